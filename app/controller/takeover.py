@@ -51,7 +51,7 @@ class Takeover:
         store: Store,
         releaser: Releaser,
         installation: InstallRecord,
-        sight: WatchSync,
+        sync: WatchSync,
         keeper: CheckpointStore,
         epochs: EpochFloor,
         clock: Callable[[], Millis],
@@ -62,7 +62,7 @@ class Takeover:
         self._store = store
         self._releaser = releaser
         self._installation = installation
-        self._sight = sight
+        self._sync = sync
         self._keeper = keeper
         self._epochs = epochs
         self._clock = clock
@@ -110,7 +110,7 @@ class Takeover:
                 reading = asyncio.create_task(self._kept(epoch))
                 hastening = asyncio.create_task(self._hasten(epoch))
                 try:
-                    await self._sight.catch_up()
+                    await self._sync.catch_up()
                     hastening.cancel()
                     await self._inbox.handled()
                     if self._engine.highest_stamp(fences=False) >= epoch:

@@ -102,9 +102,9 @@ async def controller(process: RoleProcess) -> None:
     settings, client = process.settings, process.client
     parts = _shared_parts(process)
     engine, inbox, meters, heard = parts.engine, parts.inbox, parts.meters, parts.heard
-    sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
+    sync = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     watch(process, inbox, sorted(GROUPS, key=lambda source: source.value))
-    lead = _lead(process, parts, sight)
+    lead = _lead(process, parts, sync)
     leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, parts.leadership
     corrections, reclaims = _correcting(process, parts)
     announcer = PodAnnouncer(client)
@@ -266,7 +266,7 @@ def _shared_parts(process: RoleProcess) -> _SharedParts:
     )
 
 
-def _lead(process: RoleProcess, parts: _SharedParts, sight: Watched) -> _Lead:
+def _lead(process: RoleProcess, parts: _SharedParts, sync: Watched) -> _Lead:
     """Return the leader and the parts that can depose it. They refer to each other."""
     settings, client, leadership = process.settings, process.client, parts.leadership
     engine, inbox, meters, store = parts.engine, parts.inbox, parts.meters, parts.store
@@ -287,7 +287,7 @@ def _lead(process: RoleProcess, parts: _SharedParts, sight: Watched) -> _Lead:
         store,
         releaser,
         installation,
-        sight,
+        sync,
         parts.keeper,
         anchor,
         now,

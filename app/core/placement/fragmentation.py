@@ -25,7 +25,7 @@ Sample = tuple[tuple[PodKind, int], ...]
 """Kinds of pods with their weights."""
 
 
-class _Tally:
+class _KindCount:
     __slots__ = ("count", "kind")
 
     def __init__(self, kind: PodKind) -> None:
@@ -33,7 +33,7 @@ class _Tally:
         self.count = 0
 
 
-_Counted = list[tuple[_Tally, int]]
+_Counted = list[tuple[_KindCount, int]]
 
 
 class PodMix:
@@ -54,7 +54,7 @@ class PodMix:
     MEMORY = 8192
     """Number of pods after which older counts are halved."""
 
-    __slots__ = ("_due", "_given", "_known", "_seen", "_tallies", "sample", "stamp", "supply")
+    __slots__ = ("_counts", "_due", "_given", "_known", "_seen", "sample", "stamp", "supply")
 
     def __init__(self, given: Sample | None = None) -> None:
         """`given`: a fixed sample from elsewhere. If set, no pods are counted."""
@@ -64,7 +64,7 @@ class PodMix:
         self._given = given is not None
         self._seen = 0
         self._due = 1
-        self._tallies: dict[PodKind, _Tally] = {}
+        self._counts: dict[PodKind, _KindCount] = {}
         self._known: dict[tuple[int, tuple[PoolName, ...]], tuple[Parts, _Counted]] = {}
 
     def saw(self, parts: Parts, pools: tuple[PoolName, ...] = ()) -> None:
@@ -75,11 +75,11 @@ class PodMix:
         if known is None:
             if len(self._known) >= 4 * self.KINDS:
                 self._forget(self._ranked())
-            tallies = [(self._tally(amounts, pools), count) for amounts, count in parts]
-            counted = [(tally, count) for tally, count in tallies if tally is not None]
+            found = [(self._count_of(amounts, pools), count) for amounts, count in parts]
+            counted = [(each, count) for each, count in found if each is not None]
             known = self._known[id(parts), pools] = (parts, counted)  # keeps its id unique
-        for tally, count in known[1]:
-            tally.count += count
+        for each, count in known[1]:
+            each.count += count
             self._seen += count
 
     def draw(self) -> bool:
@@ -88,7 +88,7 @@ class PodMix:
             return False
         self.sample = self.drawn()
         self.stamp += 1
-        if len(self._tallies) > self.KINDS or self._seen >= self.MEMORY:
+        if len(self._counts) > self.KINDS or self._seen >= self.MEMORY:
             self._forget(self._ranked())
         self._due = self._seen + min(max(self._seen, 1), self.MEMORY // 2)
         return True
@@ -102,40 +102,40 @@ class PodMix:
     @property
     def kinds(self) -> int:
         """The number of stored kinds."""
-        return len(self._tallies)
+        return len(self._counts)
 
-    def _ranked(self) -> list[_Tally]:
-        return sorted(self._tallies.values(), key=lambda tally: (-tally.count, tally.kind))
+    def _ranked(self) -> list[_KindCount]:
+        return sorted(self._counts.values(), key=lambda each: (-each.count, each.kind))
 
-    def _weight(self, tally: _Tally) -> int:
-        demand, pools = tally.kind
+    def _weight(self, counted: _KindCount) -> int:
+        demand, pools = counted.kind
         device = next(resource for resource, _ in demand if is_device(resource))
         there = {pool: offer.get(device, 0) for pool, offer in self.supply.items()}
         usable = sum(there.get(pool, 0) for pool in pools or there)
         if usable <= 0:
-            return tally.count
-        return tally.count * 100 * sum(there.values()) ** 2 // usable**2
+            return counted.count
+        return counted.count * 100 * sum(there.values()) ** 2 // usable**2
 
-    def _forget(self, ranked: list[_Tally]) -> None:
+    def _forget(self, ranked: list[_KindCount]) -> None:
         if self._seen >= self.MEMORY:
-            for tally in ranked:
-                tally.count //= 2
+            for each in ranked:
+                each.count //= 2
         limit = self.KINDS if len(ranked) <= self.KINDS else self.KINDS // 2
-        kept = [tally for tally in ranked[:limit] if tally.count]
-        self._tallies = {tally.kind: tally for tally in kept}
-        self._seen = sum(tally.count for tally in kept)
+        kept = [each for each in ranked[:limit] if each.count]
+        self._counts = {each.kind: each for each in kept}
+        self._seen = sum(each.count for each in kept)
         self._due = min(self._due, 2 * self._seen + 1)
         self._known.clear()
 
-    def _tally(self, amounts: Amounts, pools: tuple[PoolName, ...]) -> _Tally | None:
+    def _count_of(self, amounts: Amounts, pools: tuple[PoolName, ...]) -> _KindCount | None:
         demand = tuple(sorted(pair for pair in amounts.items() if pair[1] > 0))
         if not any(is_device(resource) for resource, _ in demand):
             return None
         kind = (demand, tuple(sorted(pools)))
-        tally = self._tallies.get(kind)
-        if tally is None:
-            tally = self._tallies[kind] = _Tally(kind)
-        return tally
+        counted = self._counts.get(kind)
+        if counted is None:
+            counted = self._counts[kind] = _KindCount(kind)
+        return counted
 
 
 _Limits = tuple[int, list[int], list[int]]

@@ -94,7 +94,7 @@ class TopologyPacking:
         return {domain for domain in found if domain is not None}
 
     def _sums(self, labels: Labels, ranking: ScoredNodes) -> Mapping[Domain, Figures]:
-        sums = self._domains.tally(labels, ranking, self._states)
+        sums = self._domains.sums(labels, ranking, self._states)
         if not self._changed:
             return sums
         fixed = dict(sums)

@@ -25,14 +25,14 @@ NONE: Figures = (0, 0)
 class Domains:
     """The domains of the topology levels of a pool, the widest level first."""
 
-    TALLIES = 256
+    MOST_SUMS = 256
     """Maximum number of cached `DomainFigures` objects."""
 
     def __init__(self, levels: Labels = ()) -> None:
         self.levels = levels
         self._values: dict[NodeName, dict[str, str]] = {}
         self._names: dict[Labels, dict[Domain, set[NodeName]]] = {}
-        self._tallies: dict[tuple[Labels, IndexedRequest, int | None], DomainFigures] = {}
+        self._figures: dict[tuple[Labels, IndexedRequest, int | None], DomainFigures] = {}
         self._journal: list[NodeName] = []
         self._base = 0
 
@@ -87,24 +87,24 @@ class Domains:
                     domains.setdefault(domain, set()).add(name)
         return domains
 
-    def tally(
+    def sums(
         self, labels: Labels, ranking: ScoredNodes, states: Mapping[NodeName, NodeState]
     ) -> Mapping[Domain, Figures]:
         """Return the figures of each domain for a kind of pod. `states`: of the open nodes."""
         key = (labels, ranking.ask, ranking.judge.scarce)
-        tally = self._tallies.get(key)
-        if tally is None:
-            if len(self._tallies) >= self.TALLIES:
-                del self._tallies[next(iter(self._tallies))]
-            tally = self._tallies[key] = DomainFigures(labels)
+        figures = self._figures.get(key)
+        if figures is None:
+            if len(self._figures) >= self.MOST_SUMS:
+                del self._figures[next(iter(self._figures))]
+            figures = self._figures[key] = DomainFigures(labels)
         end = self._base + len(self._journal)
-        if tally.read < self._base or end - tally.read > len(states):
-            tally.clear()
-            tally.update(self, states, ranking, states)
+        if figures.read < self._base or end - figures.read > len(states):
+            figures.clear()
+            figures.update(self, states, ranking, states)
         else:
-            tally.update(self, self._journal[tally.read - self._base :], ranking, states)
-        tally.read = end
-        return tally.sums
+            figures.update(self, self._journal[figures.read - self._base :], ranking, states)
+        figures.read = end
+        return figures.sums
 
 
 class DomainFigures:
@@ -146,7 +146,7 @@ class DomainFigures:
         self.sums[domain] = (pods + sign * part[0], free + sign * part[1])
 
 
-def figures(room: FreeCapacity, ranking: ScoredNodes) -> Figures:
+def sums(room: FreeCapacity, ranking: ScoredNodes) -> Figures:
     """Return the figures of one node with this free capacity for a kind of pod."""
     return capacity(room, ranking.ask), free_of(room, ranking.judge.scarce)
 

@@ -79,10 +79,10 @@ def facts(context: RouteContext, rules: WaitReasonCache) -> Facts:
     )
 
 
-def state(known: Facts, context: RouteContext, sight: VisibleState) -> DashboardState:
+def state(known: Facts, context: RouteContext, rights: VisibleState) -> DashboardState:
     """Return the state for callers with these rights."""
-    tenants = {name: seen for name, seen in known.view.tenants.items() if sight.tenant(name)}
-    people = {name: known.people[name] for name in tenants if sight.queue(name)}
+    tenants = {name: seen for name, seen in known.view.tenants.items() if rights.tenant(name)}
+    people = {name: known.people[name] for name in tenants if rights.queue(name)}
     queues = [
         QueueSum(
             tenant=tenant,
@@ -92,9 +92,9 @@ def state(known: Facts, context: RouteContext, sight: VisibleState) -> Dashboard
             **_waiting(backlog).model_dump(),
         )
         for (tenant, user), backlog in known.backlogs.items()
-        if sight.queue(tenant)
+        if rights.queue(tenant)
     ]
-    pools = [_visible(pool, known, sight) for pool in known.pools] if sight.pools else []
+    pools = [_visible(pool, known, rights) for pool in known.pools] if rights.pools else []
     message = known.leader_message
     if message is not None and known.at - message.at > leader_state.OLD_MS:
         message = None
@@ -103,10 +103,10 @@ def state(known: Facts, context: RouteContext, sight: VisibleState) -> Dashboard
         epoch=message.epoch if message is not None else None,
         drift=round(message.drift, ROUND) if message is not None else None,
         jain=round(jain(known.view), ROUND),
-        tenants=[_tenant(name, context, sight) for name in tenants],
+        tenants=[_tenant(name, context, rights) for name in tenants],
         users={name: [user_shown(user) for user in _busiest(known, name)] for name in people},
         owed={
-            name: _owed(known.owed[name], sight.queue(name))
+            name: _owed(known.owed[name], rights.queue(name))
             for name in tenants
             if name in known.owed
         },
@@ -204,7 +204,7 @@ def _waiting(backlog: QueueBacklog) -> WaitingShown:
     return WaitingShown(request=quantities(backlog.request), since=moment(backlog.since))
 
 
-def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTenants:
+def _visible(pool: PoolWhole, known: Facts, rights: VisibleState) -> PoolWithTenants:
     """Return a pool with the tenants on its nodes that the caller may see."""
     reserved = _reserved(known.leader_message)
     members = [
@@ -216,7 +216,7 @@ def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTena
                 for tenant, amounts in sorted(
                     known.allocations.get(NodeName(node.name), {}).items()
                 )
-                if sight.tenant(tenant)
+                if rights.tenant(tenant)
             },
         )
         for node in pool.members
@@ -258,9 +258,9 @@ def _owed(owed: Entitlement, with_users: bool) -> OwedShown:
     )
 
 
-def _tenant(name: TenantName, context: RouteContext, sight: VisibleState) -> TenantShown:
+def _tenant(name: TenantName, context: RouteContext, rights: VisibleState) -> TenantShown:
     shown = tenant_shown(context, name)
-    return shown if sight.queue(name) else shown.model_copy(update={"users": []})
+    return shown if rights.queue(name) else shown.model_copy(update={"users": []})
 
 
 def _pool(name: PoolName, context: RouteContext) -> PoolWhole:

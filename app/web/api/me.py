@@ -32,7 +32,7 @@ def me_routes(context: RouteContext, shares: FairShares) -> APIRouter:
 
     @routes.get("/me", summary="The caller's own workloads, use and fair share")
     async def me(identity: Identity = caller) -> Me:
-        context.need_sight()
+        context.need_synced_state()
         user = UserName(identity.name)
         tenants = context.queries.accounts(user)
         queues = (context.queries.queue(name, user) for name in tenants)

@@ -49,11 +49,11 @@ def node_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
 
         An unknown node has no pods. `hidden` is 0 if the caller may not list pools.
         """
-        context.need_sight()
-        sight = await visible.of(identity)
+        context.need_synced_state()
+        rights = await visible.of(identity)
         found = context.queries.pods_on(NodeName(node))
-        seen = [each for each in found if each.user == identity.name or sight.queue(each.tenant)]
-        hidden = len(found) - len(seen) if sight.pools else 0
+        seen = [each for each in found if each.user == identity.name or rights.queue(each.tenant)]
+        hidden = len(found) - len(seen) if rights.pools else 0
         return NodePods(node=node, items=[_shown(each, context) for each in seen], hidden=hidden)
 
     return routes

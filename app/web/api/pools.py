@@ -36,7 +36,7 @@ def pool_routes(context: RouteContext) -> APIRouter:
         limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> PageModel[PoolShown]:
         await access.need(identity, "list", "pools")
-        context.need_sight()
+        context.need_synced_state()
         stands = context.queries.view().pools
         names, rest = part(sorted(stands), limit, more, lambda name: (str(name),))
         return PageModel[PoolShown](items=[pool_shown(context, each) for each in names], more=rest)
@@ -44,7 +44,7 @@ def pool_routes(context: RouteContext) -> APIRouter:
     @routes.get("/pools/{pool}", summary="One pool, and each of its nodes", responses=examples.POOL)
     async def one(pool: PoolPath, response: Response, identity: Identity = caller) -> PoolWhole:
         await access.need(identity, "get", "pools", name=pool)
-        context.need_sight()
+        context.need_synced_state()
         name = PoolName(pool)
         if name not in context.queries.view().pools:
             raise Refused(404, f"There is no pool {pool}; kubectl fairgate pools lists them.")

@@ -55,7 +55,7 @@ def queue_routes(context: RouteContext) -> APIRouter:
     ) -> Response:
         own = UserName(identity.name)
         if user == own:
-            context.need_sight()  # the right depends on the caller's pods
+            context.need_synced_state()  # the right depends on the caller's pods
         if user != own or tenant not in context.queries.accounts(own):
             await access.need(identity, "get", "tenants", "queue", tenant)
         name, last = context.need_tenant(tenant), _mark(more)

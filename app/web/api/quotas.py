@@ -43,7 +43,7 @@ def quota_routes(context: RouteContext) -> APIRouter:
         at: At = None, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Quotas:
         await access.need(identity, "get", "quotas")
-        context.need_sight()
+        context.need_synced_state()
         when = millis(at) if at is not None else context.now()
         if when > context.now():
             raise Refused(400, "at: this time has not come yet; leave it out for now.")

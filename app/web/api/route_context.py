@@ -37,7 +37,8 @@ STARTING = "Fairgate has just started and does not know the cluster yet; try aga
 class RouteContext:
     """Dependencies of the routes. `engine` is read-only; `age` returns its age in milliseconds.
 
-    Routes that need the engine call `need_sight` first. `queues` and `view` answer without it.
+    Routes that need the engine call `need_synced_state` first. `queues` and `view` answer without
+    it.
 
     `leader_message` returns the last published leader state, None before the first.
     `store_reachable` returns whether the last read of Redis succeeded. `enforcement` returns the
@@ -70,7 +71,7 @@ class RouteContext:
         """The queries of the engine."""
         return self.engine.queries
 
-    def need_sight(self) -> None:
+    def need_synced_state(self) -> None:
         """Raise Refused (503) until every source was received completely."""
         if not self.seen_whole():
             raise Refused(503, STARTING, {"Retry-After": "2"})

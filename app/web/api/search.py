@@ -26,16 +26,16 @@ def search_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=50, description="Most objects of each kind.")] = 8,
         identity: Identity = caller,
     ) -> SearchModel:
-        context.need_sight()
-        sight = await visible.of(identity)
+        context.need_synced_state()
+        rights = await visible.of(identity)
         found = Search(
             q,
-            sight.tenant,
-            lambda tenant, user: user == identity.name or sight.queue(tenant),
+            rights.tenant,
+            lambda tenant, user: user == identity.name or rights.queue(tenant),
             limit,
         )
         async with turn:
-            for _ in context.queries.search(found, sight.pools):
+            for _ in context.queries.search(found, rights.pools):
                 await asyncio.sleep(0)  # other requests go on between two portions
         return SearchModel(
             items=[

@@ -39,7 +39,7 @@ def simulation_routes(context: RouteContext) -> APIRouter:
     @routes.post("/simulations", summary="Effect of other weights")
     async def simulate(asked: WhatIf, identity: Identity = caller) -> Simulation:
         await access.need(identity, "create", "simulations")
-        context.need_sight()
+        context.need_synced_state()
         found = await _compare(context, _changes(asked), asked.hours)
         named = [*asked.weights, *asked.users]
         seen = await _visible(context, identity, named, found.tenants)

@@ -82,17 +82,17 @@ class StateCache:
         self._made = 0
         self._shown: OrderedDict[VisibleState, _Shown] = OrderedDict()
 
-    def newest(self, sight: VisibleState) -> _Shown:
+    def newest(self, rights: VisibleState) -> _Shown:
         """Return the state for these rights. Compute it again if it is too old."""
         began = self._clock()
         if self._facts is None or began >= self._due:
             self._facts = self._make()
             self._made += 1
             self._due = began + max(self._beat, COST * (self._clock() - began))
-        shown = self._shown.pop(sight, None)
+        shown = self._shown.pop(rights, None)
         if shown is None or shown.made != self._made:
             cutting = self._clock()
-            fresh = self._cut(self._facts, sight)
+            fresh = self._cut(self._facts, rights)
             self._due += (COST - 1) * (self._clock() - cutting)  # each set of rights adds work
             same = shown is not None and shown.state == fresh.model_copy(
                 update={"at": shown.state.at}
@@ -101,7 +101,7 @@ class StateCache:
                 shown = _Shown(self._made, self._made, fresh, event("state", fresh))
             else:
                 shown = _Shown(shown.number, self._made, shown.state, shown.text)
-        self._shown[sight] = shown
+        self._shown[rights] = shown
         if len(self._shown) > MOST:
             self._shown.popitem(last=False)
         return shown
@@ -207,7 +207,7 @@ def stream_routes(
     rules = WaitReasonCache(clock)
     board = StateCache(
         lambda: facts(context, rules),
-        lambda known, sight: state(known, context, sight),
+        lambda known, rights: state(known, context, rights),
         clock,
         times.beat,
     )
@@ -231,7 +231,7 @@ def stream_routes(
             await access.need(known, "get", "stream")
             return known, await visible.renewed(known)
 
-        context.need_sight()
+        context.need_synced_state()
         await access.need(identity, "get", "stream")
         first = (identity, await visible.of(identity))
         content = _listen(board, first, read_state, clock, stays, times)
@@ -249,22 +249,22 @@ async def _listen(
     rhythm: StreamTiming,
 ) -> AsyncIterator[bytes]:
     """Yield events until the caller loses the right, or `stays` returns False."""
-    identity, sight = first
+    identity, rights = first
     trusted = told = clock()
     greeted: VisibleState | None = None
     sent = 0
     while stays():
         if clock() >= trusted + rhythm.trust:
             try:
-                identity, sight = await read_state()
+                identity, rights = await read_state()
             except (Refused, ClusterError) as error:
                 yield event("end", _problem(error))
                 return
             trusted = clock()
-        if sight != greeted:
-            yield event("hello", sight.hello(identity))
-            greeted, sent = sight, 0
-        shown = cache.newest(sight)
+        if rights != greeted:
+            yield event("hello", rights.hello(identity))
+            greeted, sent = rights, 0
+        shown = cache.newest(rights)
         if shown.number != sent:
             yield shown.text
             sent, told = shown.number, clock()

@@ -52,7 +52,7 @@ def tenant_routes(context: RouteContext, shares: FairShares) -> APIRouter:
         limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> PageModel[TenantShown]:
         await access.need(identity, "list", "tenants")
-        context.need_sight()
+        context.need_synced_state()
         known = {**context.view.tenancy.tenants, **context.queries.view().tenants}
         names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
         return PageModel[TenantShown](
@@ -70,7 +70,7 @@ def tenant_routes(context: RouteContext, shares: FairShares) -> APIRouter:
     ) -> TenantShown:
         await access.need(identity, "get", "tenants", name=tenant)
         name = context.need_tenant(tenant)
-        context.need_sight()
+        context.need_synced_state()
         tag(response, context.view.tenancy.tenants.get(name))
         return _with_fair_share(tenant_shown(context, name), shares)
 

@@ -45,7 +45,7 @@ def trial_routes(context: RouteContext) -> APIRouter:
     )
     async def attempt(asked: TrialRequest, identity: Identity = caller) -> TrialModel:
         await access.need_create(identity, asked.kind, asked.namespace)
-        context.need_sight()
+        context.need_synced_state()
         user = UserName(identity.name)
         with refusing():
             pods = _read(asked, user, context)

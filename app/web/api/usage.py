@@ -88,11 +88,11 @@ def usage_routes(context: RouteContext) -> APIRouter:
             page = None if as_csv else (more, limit)
             return _total_answer(names, _totals(context, names, tenants), context.now(), page)
         begin, end, first = read_span(since, until, more, context.now())
-        tally = UsageAggregator(names, begin, end, read_step(step, begin, end))
+        aggregator = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
-            await _add_up(context.runs, tally, begin, end, tenants)
+            await _add_up(context.runs, aggregator, begin, end, tenants)
         complete = await context.runs.complete_since()
-        rows, stepped = tally.rows(), step is not None
+        rows, stepped = aggregator.rows(), step is not None
         if as_csv:
             return _as_csv(names, rows, begin, end, stepped=stepped)
         rest = token(begin, end, first + limit) if first + limit < len(rows) else None
@@ -144,7 +144,7 @@ def _totals(
     context: RouteContext, by: Sequence[GroupBy], tenants: frozenset[str]
 ) -> list[UsageSum]:
     """Return the totals since the installation. Raises Refused (400, 503)."""
-    context.need_sight()
+    context.need_synced_state()
     if not {*by} <= {GroupBy.TENANT, GroupBy.USER, GroupBy.POOL}:
         raise Refused(400, "by: totals exist by tenant, user and pool only.")
     sums: dict[tuple[str, ...], dict[Resource, int]] = {}
@@ -161,7 +161,7 @@ def _totals(
 
 async def _add_up(
     runs: UsageRecordReader,
-    tally: UsageAggregator,
+    aggregator: UsageAggregator,
     begin: Millis,
     end: Millis,
     tenants: frozenset[str],
@@ -174,7 +174,7 @@ async def _add_up(
         nonlocal steps
         if tenants and run.tenant not in tenants:
             return
-        steps += tally.add(run)
+        steps += aggregator.add(run)
         if steps >= BREATH:  # let the event loop answer other requests
             steps = 0
             await asyncio.sleep(0)

@@ -36,7 +36,7 @@ def workload_routes(context: RouteContext) -> APIRouter:
         uid = context.queries.find_pod(namespace, pod) if context.seen_whole() else None
         if not await _sees(identity, uid, context):
             await access.need_pod(identity, namespace, pod)
-        context.need_sight()
+        context.need_synced_state()
         found = _workload(uid, context) if uid is not None else None
         if found is None:
             raise Refused(

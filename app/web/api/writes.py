@@ -185,7 +185,7 @@ def _tenant(
 
 
 def _tenant_change(context: RouteContext, outcome: WriteOutcome) -> TenantChange:
-    context.need_sight()
+    context.need_synced_state()
     before, after = (
         TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
     )
