@@ -100,5 +100,5 @@ def label(
     from app.commands.nodes import command
 
     options = command.NodesOptions(connection, managed, "", output)
-    wish = command.LabelRequest(tuple(names or ()), product, dry_run, yes)
-    command.run(options, lambda survey, options: command.label(survey, options, wish))
+    request = command.LabelRequest(tuple(names or ()), product, dry_run, yes)
+    command.run(options, lambda survey, options: command.label(survey, options, request))

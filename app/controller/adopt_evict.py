@@ -143,15 +143,15 @@ class AdoptEvictExecutor:
 
     async def _work(self) -> None:
         """Execute waiting orders, one after the other."""
-        patience = ServerBackoff()
+        backoff = ServerBackoff()
         while self._waiting:
             order = self._orders[self._waiting.popleft()]
             try:
-                await self._carry_out(order, patience)
+                await self._carry_out(order, backoff)
             finally:
                 self._orders.pop(order.ref.uid, None)
 
-    async def _carry_out(self, order: Correction, patience: ServerBackoff) -> None:
+    async def _carry_out(self, order: Correction, backoff: ServerBackoff) -> None:
         if self._leadership.left() <= 0:
             return
         try:
@@ -162,9 +162,9 @@ class AdoptEvictExecutor:
             if isinstance(order, EvictPod) and isinstance(error, ClusterRefused):
                 await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
             if not isinstance(error, ClusterRefused) or error.status in (409, 429):
-                await asyncio.sleep(patience.after(error))
+                await asyncio.sleep(backoff.after(error))
         else:
-            patience.fulfilled()
+            backoff.fulfilled()
 
     async def _attempt(self, order: Correction) -> None:
         match order:

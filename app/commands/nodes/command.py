@@ -101,26 +101,26 @@ async def check(survey: Survey, options: NodesOptions) -> int:
     return NO if findings else 0
 
 
-async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> int:
+async def label(survey: Survey, options: NodesOptions, request: LabelRequest) -> int:
     """Add missing labels after a confirmation. Return the exit code. Raises InvalidInput."""
-    if wish.product is not None and not is_value(wish.product):
+    if request.product is not None and not is_value(request.product):
         raise InvalidInput(
-            f"--product {wish.product[:80]!r} cannot be the value of a label: write letters, "
+            f"--product {request.product[:80]!r} cannot be the value of a label: write letters, "
             "digits, -, _ and ., 63 at most."
         )
     inventory = Inventory(await survey.nodes(), options.resources)
-    unheard = sorted(set(wish.names) - {node.name for node in inventory.nodes})
+    unheard = sorted(set(request.names) - {node.name for node in inventory.nodes})
     if unheard:
         raise InvalidInput(f"There is no node {', '.join(unheard)}; kubectl get nodes lists them.")
-    changes, unknown = labellings(inventory, wish.names, wish.product or "")
+    changes, unknown = labellings(inventory, request.names, request.product or "")
     text = not options.output.is_data
-    for change in changes if text or not wish.yes else ():
+    for change in changes if text or not request.yes else ():
         (print if text else warn)(f"{change.node.name}: {_words(change)}")
     for name in unknown:
         warn(f"node {name}: its GPU model is unknown; add --product NAME.")
-    results = await _do(survey, changes, wish)
+    results = await _do(survey, changes, request)
     if text:
-        _sum_up(results, unknown, wish)
+        _sum_up(results, unknown, request)
     else:
         told = [_result(change, *result) for change, result in zip(changes, results, strict=True)]
         print(as_text(options.output, {"changes": told, "unknown": unknown}, CHANGES))
@@ -131,12 +131,12 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
 
 
 async def _do(
-    survey: Survey, changes: Sequence[Labelling], wish: LabelRequest
+    survey: Survey, changes: Sequence[Labelling], request: LabelRequest
 ) -> list[tuple[str, str]]:
     """Write the changes, unless it is a dry run. Return result and reason of each."""
-    if wish.dry_run or not changes:
+    if request.dry_run or not changes:
         return [("would-label", "")] * len(changes)
-    if not wish.yes:
+    if not request.yes:
         if not sys.stdin.isatty():
             raise InvalidInput(
                 "There is no terminal to confirm on: add --yes to write the labels, or --dry-run "
@@ -170,10 +170,12 @@ def _words(change: Labelling) -> str:
     return f"{change.label}={change.product.name} ({change.product.source})"
 
 
-def _sum_up(results: Sequence[tuple[str, str]], unknown: Sequence[str], wish: LabelRequest) -> None:
+def _sum_up(
+    results: Sequence[tuple[str, str]], unknown: Sequence[str], request: LabelRequest
+) -> None:
     if not results and not unknown:
         print("Nothing to label.")
-    elif wish.dry_run:
+    elif request.dry_run:
         print(f"{_count(len(results), 'node')} would be labelled.")
     else:
         done = sum(result == "labelled" for result, _ in results)

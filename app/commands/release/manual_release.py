@@ -179,12 +179,12 @@ class ByHand:
 
     async def release(self, pod: GatedPod) -> ManualReleaseOutcome:
         """Remove Fairgate's gate from a pod. Retry if other clients change the pod meanwhile."""
-        last, patience = ManualReleaseOutcome(pod, ManualReleaseResult.UNKNOWN), 0.0
+        last, retry_after = ManualReleaseOutcome(pod, ManualReleaseResult.UNKNOWN), 0.0
         for attempt in range(TRIES):
             if attempt:
                 backoff = random.uniform(0.05, 0.1) * 2**attempt  # noqa: S311
-                await asyncio.sleep(max(backoff, min(patience, 10.0)))
-            last, seen, patience = await self._try(pod)
+                await asyncio.sleep(max(backoff, min(retry_after, 10.0)))
+            last, seen, retry_after = await self._try(pod)
             if seen is None:
                 return last
             pod = seen
@@ -192,14 +192,14 @@ class ByHand:
 
     async def _try(self, pod: GatedPod) -> tuple[ManualReleaseOutcome, GatedPod | None, float]:
         """Try once. Return the result, the pod to retry with, and the seconds to wait before."""
-        again, patience = True, 0.0
+        again, retry_after = True, 0.0
         try:
             await self._patch(pod)
             return ManualReleaseOutcome(pod, ManualReleaseResult.RELEASED), None, 0.0
         except ClusterUnavailable as error:  # it may have taken effect: read the pod
             last = ManualReleaseOutcome(pod, ManualReleaseResult.UNKNOWN, str(error))
         except ClusterRefused as error:
-            last, patience = (
+            last, retry_after = (
                 ManualReleaseOutcome(pod, ManualReleaseResult.REFUSED, str(error)),
                 error.retry_after or 0.0,
             )
@@ -209,7 +209,7 @@ class ByHand:
         try:
             seen = await self.find_held(pod.ref.namespace, pod.ref.name)
         except ClusterUnavailable:
-            return last, pod, patience
+            return last, pod, retry_after
         except ClusterRefused as error:
             gone = error.status == 404
             return ManualReleaseOutcome(pod, ManualReleaseResult.FREE) if gone else last, None, 0.0
@@ -220,7 +220,7 @@ class ByHand:
         if seen is None or seen.ref.uid != pod.ref.uid:
             return ManualReleaseOutcome(pod, ManualReleaseResult.FREE), None, 0.0
         # A 422 for an unchanged pod will be a 422 the next time, too.
-        return last, seen if again or seen != pod else None, patience
+        return last, seen if again or seen != pod else None, retry_after
 
     async def observe(self) -> bool:
         """Set mode Observe, so that no new pod is held. False if there is no Policy CRD."""

@@ -36,7 +36,7 @@ _SMALLER = "request less on one node"
 
 
 @dataclass(frozen=True, slots=True)
-class PodWishes:
+class PodRequirements:
     """Requests of a pod at create. `claims`: some of the requests are resource claims."""
 
     demand: Amounts
@@ -58,30 +58,32 @@ class KnownPools:
     offered: Mapping[PoolName, Amounts] = field(default_factory=dict)
 
 
-def unreadable(wish: PodWishes) -> DenyDecision | None:
+def unreadable(required: PodRequirements) -> DenyDecision | None:
     """Refuse a pod with an invalid annotation about its GPU memory or the minimum of its gang.
 
     The pod might otherwise start on devices that are too small, or its gang could never start.
     """
     try:
-        needed(wish.annotations)
+        needed(required.annotations)
     except InvalidInput as error:
         return DenyDecision(422, f"Fairgate: {error}")
-    least = refused_least(wish.annotations)
+    least = refused_least(required.annotations)
     return DenyDecision(422, least) if least else None
 
 
-def hopeless(wish: PodWishes, known: KnownPools, managed: ManagedResources) -> DenyDecision | None:
+def hopeless(
+    required: PodRequirements, known: KnownPools, managed: ManagedResources
+) -> DenyDecision | None:
     """Refuse a pod that no pool can ever serve, with the reasons. Call `unreadable` before it."""
-    if wish.claims or any(r.startswith(IMPLICIT) for r in wish.demand):
+    if required.claims or any(r.startswith(IMPLICIT) for r in required.demand):
         return None  # the content of its claims is not known yet
     pools = known.pools or _EVERY_NODE
-    named = named_pools(wish.annotations)
+    named = named_pools(required.annotations)
     if named and not any(name in pools for name in named):
         return DenyDecision(403, _missing(named, known.pools))
     reasons: dict[PoolName, tuple[str, str]] = {}
     for name, pool in sorted(pools.items()):
-        found = next(_obstacles(wish, pool, known, managed), None)
+        found = next(_obstacles(required, pool, known, managed), None)
         if found is None:
             return None
         reasons[name] = found
@@ -90,49 +92,51 @@ def hopeless(wish: PodWishes, known: KnownPools, managed: ManagedResources) -> D
     remedies = dict.fromkeys(remedy for _, remedy in reasons.values())
     return DenyDecision(
         403,
-        f"Fairgate: no pool can ever serve this pod{_because(wish)}: "
+        f"Fairgate: no pool can ever serve this pod{_because(required)}: "
         f"{'; '.join(each[:MOST_POOLS])}{more}. To make it run, {', or '.join(remedies)}.",
     )
 
 
 def _obstacles(
-    wish: PodWishes, pool: Pool, known: KnownPools, managed: ManagedResources
+    required: PodRequirements, pool: Pool, known: KnownPools, managed: ManagedResources
 ) -> Iterator[tuple[str, str]]:
     """Yield the permanent obstacles between a pod and a pool, each with a remedy."""
-    named = named_pools(wish.annotations)
+    named = named_pools(required.annotations)
     if named and pool.name not in named:
         yield f"its annotation {ANNOTATION_POOLS} does not name it", _NAME
     own = known.tenants[0] if known.tenants else None
     if own is not None and own.pools and pool.name not in own.pools:
         yield f"its tenant {own.name} may not use it", _ALLOWED
-    if other := clash(wish.selector, pool):
+    if other := clash(required.selector, pool):
         yield other, _SELECT
-    bytes_needed = needed(wish.annotations)
+    bytes_needed = needed(required.annotations)
     if bytes_needed:
-        short = lack(need_of(bytes_needed, wish.demand, managed), pool.gpu_memory)
+        short = lack(need_of(bytes_needed, required.demand, managed), pool.gpu_memory)
         if short:
             yield short, _ASK
-    yield from _beyond_limits(wish, pool, known, managed)
-    yield from _beyond_growth(wish, pool, known)
+    yield from _beyond_limits(required, pool, known, managed)
+    yield from _beyond_growth(required, pool, known)
 
 
 def _beyond_limits(
-    wish: PodWishes, pool: Pool, known: KnownPools, managed: ManagedResources
+    required: PodRequirements, pool: Pool, known: KnownPools, managed: ManagedResources
 ) -> Iterator[tuple[str, str]]:
     for tenant in known.tenants:
         quota = tenant.quotas.get(pool.name)
         for resource, most in sorted(quota.limit.items()) if quota else ():
-            asked = wish.demand.get(resource, 0)
+            asked = required.demand.get(resource, 0)
             if asked > most and (resource in managed or resource in pool.weights):
                 text = f"{render(resource, asked)} {resource} asked, and the limit of tenant "
                 yield f"{text}{tenant.name} is {render(resource, most)}", _LESS
 
 
-def _beyond_growth(wish: PodWishes, pool: Pool, known: KnownPools) -> Iterator[tuple[str, str]]:
+def _beyond_growth(
+    required: PodRequirements, pool: Pool, known: KnownPools
+) -> Iterator[tuple[str, str]]:
     """`maxCapacity` counts only if the leader has reported the present capacity of the pool."""
     offered = known.offered.get(pool.name)
     for resource, most in sorted(pool.max_capacity.items()) if offered is not None else ():
-        asked, there = wish.demand.get(resource, 0), (offered or {}).get(resource, 0)
+        asked, there = required.demand.get(resource, 0), (offered or {}).get(resource, 0)
         if asked > max(most, there):
             text = (
                 f"{render(resource, asked)} {resource} asked on one node, and the whole pool has "
@@ -153,6 +157,6 @@ def _missing(named: Sequence[str], pools: Mapping[PoolName, Pool]) -> str:
     )
 
 
-def _because(wish: PodWishes) -> str:
-    said = written(wish.annotations)
+def _because(required: PodRequirements) -> str:
+    said = written(required.annotations)
     return f" ({said[:LONGEST]})" if said else ""

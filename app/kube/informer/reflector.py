@@ -320,8 +320,8 @@ class Reflector(Generic[T]):
             ("timeoutSeconds", str(max(1, int(seconds)))),
         ]
         # One second more, so that the guard of the freshness expires first.
-        patience = self._timing.silence + 1.0
-        async with self._client.stream(self._path, query, read_timeout=patience) as lines:
+        read_timeout = self._timing.silence + 1.0
+        async with self._client.stream(self._path, query, read_timeout=read_timeout) as lines:
             self._freshness.heard()
             async for line in lines:
                 await self._take_line(line)

@@ -51,13 +51,13 @@ class StreamTiming:
     """Intervals in seconds.
 
     `beat`: between two states. `quiet`: between keep-alive comments. `trust`: until the caller's
-    rights are checked again. `patience`: until a client that does not read is disconnected.
+    rights are checked again. `write_timeout`: until a client that does not read is disconnected.
     """
 
     beat: float = 1.0
     quiet: float = 15.0
     trust: float = 60.0
-    patience: float = 30.0
+    write_timeout: float = 30.0
 
 
 class StateCache:
@@ -148,13 +148,13 @@ class EventStreamResponse(StreamingResponse):
     media_type = MEDIA_TYPE
 
     def __init__(
-        self, content: AsyncIterator[bytes], room: ConnectionLimit, name: str, patience: float
+        self, content: AsyncIterator[bytes], room: ConnectionLimit, name: str, write_timeout: float
     ) -> None:
         # The headers ask proxies not to cache or buffer.
         super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         self._room = room
         self._name = name
-        self._patience = patience
+        self._write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -173,7 +173,7 @@ class EventStreamResponse(StreamingResponse):
         async def patient(message: Message) -> None:
             nonlocal slow
             try:
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self._write_timeout):
                     await send(message)
             except TimeoutError:
                 slow = True
@@ -235,7 +235,9 @@ def stream_routes(
         await access.need(identity, "get", "stream")
         first = (identity, await visible.of(identity))
         content = _listen(board, first, read_state, clock, stays, times)
-        return EventStreamResponse(content, listeners, limit_name(identity.name), times.patience)
+        return EventStreamResponse(
+            content, listeners, limit_name(identity.name), times.write_timeout
+        )
 
     return routes
 

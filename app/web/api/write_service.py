@@ -68,122 +68,128 @@ class WriteService:
         self._resources = resources
         self._reporter = reporter
 
-    async def replace(self, wish: WriteRequest, spec: TenantSpecMap) -> WriteOutcome:
+    async def replace(self, request: WriteRequest, spec: TenantSpecMap) -> WriteOutcome:
         """Create an object, or replace its spec."""
-        return await self._write(wish, lambda _: spec, self._permit)
+        return await self._write(request, lambda _: spec, self._permit)
 
-    async def reweigh(self, wish: WriteRequest, weight: str) -> WriteOutcome:
+    async def reweigh(self, request: WriteRequest, weight: str) -> WriteOutcome:
         """Set the weight of an existing tenant."""
 
         async def permit(
-            wish: WriteRequest, before: TenantSpecMap | None, _: TenantSpecMap | None
+            request: WriteRequest, before: TenantSpecMap | None, _: TenantSpecMap | None
         ) -> None:
-            await self._need(wish, above(before))
+            await self._need(request, above(before))
 
-        return await self._write(wish, _if_any(lambda old: {**old, "weight": weight}), permit)
+        return await self._write(request, _if_any(lambda old: {**old, "weight": weight}), permit)
 
-    async def weigh_user(self, wish: WriteRequest, user: str, weight: str) -> WriteOutcome:
+    async def weigh_user(self, request: WriteRequest, user: str, weight: str) -> WriteOutcome:
         """Set the weight of a user of an existing tenant."""
 
-        async def permit(wish: WriteRequest, *_: TenantSpecMap | None) -> None:
-            await self._need(wish, TenantPermission(wish.name, "users"))
+        async def permit(request: WriteRequest, *_: TenantSpecMap | None) -> None:
+            await self._need(request, TenantPermission(request.name, "users"))
 
-        return await self._write(wish, _if_any(lambda old: _with_user(old, user, weight)), permit)
+        return await self._write(
+            request, _if_any(lambda old: _with_user(old, user, weight)), permit
+        )
 
-    async def delete(self, wish: WriteRequest) -> WriteOutcome:
+    async def delete(self, request: WriteRequest) -> WriteOutcome:
         """Delete an existing object."""
         for _ in range(TRIES):
-            before = await self._find(wish)
-            await self._permit(wish, before.spec if before else None, None)
-            wish.conditions.check(wish.what, before)
+            before = await self._find(request)
+            await self._permit(request, before.spec if before else None, None)
+            request.conditions.check(request.what, before)
             if before is None:
-                raise _absent(wish)
-            if await self._delete(wish, before):
-                if not wish.dry_run:
-                    self._report_deletion(wish, before)
+                raise _absent(request)
+            if await self._delete(request, before):
+                if not request.dry_run:
+                    self._report_deletion(request, before)
                 return WriteOutcome(before, None)
-        raise _contended(wish)
+        raise _contended(request)
 
-    def _report_deletion(self, wish: WriteRequest, before: Stored) -> None:
+    def _report_deletion(self, request: WriteRequest, before: Stored) -> None:
         """Report the caller for the audit chain, because a deleted object cannot name it."""
-        facts = {"kind": KINDS[wish.kind], "name": before.name, "by": wish.caller.name}
+        facts = {"kind": KINDS[request.kind], "name": before.name, "by": request.caller.name}
         self._reporter.report(EntryType.DELETED, facts)
 
-    async def _write(self, wish: WriteRequest, edit: Edit, permit: Permit) -> WriteOutcome:
+    async def _write(self, request: WriteRequest, edit: Edit, permit: Permit) -> WriteOutcome:
         """Store the result of `edit`, after `permit` allows it. Result None: no object to edit.
 
         Rights are checked first, so that an unauthorized caller gets no information.
         """
         for _ in range(TRIES):
-            before = await self._find(wish)
+            before = await self._find(request)
             was = before.spec if before else None
             after = edit(was)
-            await permit(wish, was, after)
-            wish.conditions.check(wish.what, before)
+            await permit(request, was, after)
+            request.conditions.check(request.what, before)
             if after is None:
-                raise _absent(wish)
+                raise _absent(request)
             if was is not None and meaning(was) == meaning(after):
                 return WriteOutcome(before, before)
-            if stored := await self._store(wish, after, before):
+            if stored := await self._store(request, after, before):
                 return WriteOutcome(before, stored)
-        raise _contended(wish)
+        raise _contended(request)
 
     async def _permit(
-        self, wish: WriteRequest, before: TenantSpecMap | None, after: TenantSpecMap | None
+        self, request: WriteRequest, before: TenantSpecMap | None, after: TenantSpecMap | None
     ) -> None:
         """Raise Refused (403) unless the caller has every right for the change."""
-        caller, access = wish.caller, self._access
-        if wish.kind == "pools":
+        caller, access = request.caller, self._access
+        if request.kind == "pools":
             verb = "delete" if after is None else "update" if before is not None else "create"
-            await access.need(caller, verb, "pools", name=wish.name)
+            await access.need(caller, verb, "pools", name=request.name)
             return
-        needed = grants(wish.name, before, after)
+        needed = grants(request.name, before, after)
         for grant in needed:
-            await self._need(wish, grant)
+            await self._need(request, grant)
         # As for kubectl, the right on the parent does not suffice to create or delete a tenant: a
         # new tenant may name any free namespace, and a deletion affects child tenants.
         if before is None:
             await access.need(caller, "create", "tenants")
         elif after is None:
-            await access.need(caller, "delete", "tenants", name=wish.name)
-        if not needed and not await access.may(caller, "update", "tenants", "users", wish.name):
-            await self._need(wish, above(before))
+            await access.need(caller, "delete", "tenants", name=request.name)
+        if not needed and not await access.may(caller, "update", "tenants", "users", request.name):
+            await self._need(request, above(before))
 
-    async def _need(self, wish: WriteRequest, grant: TenantPermission) -> None:
-        caller, access = wish.caller, self._access
-        if grant.name not in ("", wish.name):
+    async def _need(self, request: WriteRequest, grant: TenantPermission) -> None:
+        caller, access = request.caller, self._access
+        if grant.name not in ("", request.name):
             # Name the parent only to callers with the right to get this tenant.
             if await access.may(caller, "update", "tenants", grant.subresource, grant.name):
                 return
-            if not await access.may(caller, "get", "tenants", name=wish.name):
+            if not await access.may(caller, "get", "tenants", name=request.name):
                 raise Refused(403, f"{caller.name} may not update tenants.fairgate.io; {ASK}")
         await access.need(caller, "update", "tenants", grant.subresource, grant.name)
 
-    async def _find(self, wish: WriteRequest) -> Stored | None:
-        if not _NAME.fullmatch(wish.name):
+    async def _find(self, request: WriteRequest) -> Stored | None:
+        if not _NAME.fullmatch(request.name):
             return None
-        return await self._resources.read(wish.kind, wish.name)
+        return await self._resources.read(request.kind, request.name)
 
     async def _store(
-        self, wish: WriteRequest, after: TenantSpecMap, before: Stored | None
+        self, request: WriteRequest, after: TenantSpecMap, before: Stored | None
     ) -> Stored | None:
-        if not _NAME.fullmatch(wish.name):
+        if not _NAME.fullmatch(request.name):
             raise Refused(
                 422,
-                f"{wish.name[:80]!r} cannot be a name: lower case letters, digits, - and . may be "
-                "in one, at most 253.",
+                f"{request.name[:80]!r} cannot be a name: lower case letters, digits, - and . may "
+                "be in one, at most 253.",
             )
-        by, dry_run = wish.caller.name, wish.dry_run
+        by, dry_run = request.caller.name, request.dry_run
         try:
-            return await self._resources.write(wish.kind, wish.name, after, by, before, dry_run)
+            return await self._resources.write(
+                request.kind, request.name, after, by, before, dry_run
+            )
         except ClusterUnavailable as error:
-            raise _unknown(wish) from error
+            raise _unknown(request) from error
 
-    async def _delete(self, wish: WriteRequest, before: Stored) -> bool:
+    async def _delete(self, request: WriteRequest, before: Stored) -> bool:
         try:
-            return await self._resources.delete(wish.kind, before, wish.caller.name, wish.dry_run)
+            return await self._resources.delete(
+                request.kind, before, request.caller.name, request.dry_run
+            )
         except ClusterUnavailable as error:
-            raise _unknown(wish) from error
+            raise _unknown(request) from error
 
 
 def _if_any(edit: Callable[[TenantSpecMap], TenantSpecMap]) -> Edit:
@@ -196,17 +202,17 @@ def _with_user(spec: TenantSpecMap, user: str, weight: str) -> TenantSpecMap:
     return {**spec, "users": list(weights.values())}
 
 
-def _absent(wish: WriteRequest) -> Refused:
-    return Refused(404, f"There is no {wish.what}; kubectl fairgate {wish.kind} lists them.")
+def _absent(request: WriteRequest) -> Refused:
+    return Refused(404, f"There is no {request.what}; kubectl fairgate {request.kind} lists them.")
 
 
-def _contended(wish: WriteRequest) -> Refused:
-    return Refused(409, f"{wish.what} is being changed by others as well; try again.")
+def _contended(request: WriteRequest) -> Refused:
+    return Refused(409, f"{request.what} is being changed by others as well; try again.")
 
 
-def _unknown(wish: WriteRequest) -> Refused:
+def _unknown(request: WriteRequest) -> Refused:
     return Refused(
         503,
-        f"The API server did not answer, so it is not known whether {wish.what} was changed; read "
-        "it, and try again if need be.",
+        f"The API server did not answer, so it is not known whether {request.what} was changed; "
+        "read it, and try again if need be.",
     )

@@ -58,8 +58,8 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
-        wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.replace(wish, plain(spec))
+        request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
+        outcome = await changes.replace(request, plain(spec))
         return _tenant(context, outcome, dry_run, response)
 
     @routes.delete(
@@ -88,8 +88,8 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
-        wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.reweigh(wish, weight.weight)
+        request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
+        outcome = await changes.reweigh(request, weight.weight)
         return _tenant(context, outcome, dry_run, response)
 
     # User names may contain slashes, for example those of OIDC issuers.
@@ -106,8 +106,8 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
-        wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.weigh_user(wish, user, weight.weight)
+        request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
+        outcome = await changes.weigh_user(request, user, weight.weight)
         return _tenant(context, outcome, dry_run, response)
 
 

@@ -140,17 +140,17 @@ class HoldHandler:
         self, namespace: str, pod: objects.PodObject, demand: dict[Resource, int]
     ) -> DenyDecision | None:
         """Refuse a pod that can never start. Use only certain and fresh state."""
-        wish = unsatisfiable.PodWishes(
+        required = unsatisfiable.PodRequirements(
             demand,
             pod.metadata.annotations or {},
             pod.spec.node_selector or {},
             claims=bool(pod.spec.resource_claims),
         )
-        refused = unsatisfiable.unreadable(wish)
+        refused = unsatisfiable.unreadable(required)
         known = self._context.view.prospects(namespace)
         if refused is not None or known is None:
             return refused
-        return unsatisfiable.hopeless(wish, known, self._context.managed)
+        return unsatisfiable.hopeless(required, known, self._context.managed)
 
     def _candidate(
         self,

@@ -35,10 +35,10 @@ GPU = Resource("nvidia.com/gpu")
 def test_each_failure_in_a_row_is_waited_for_longer_and_as_long_as_asked(
     errors: list[ClusterError], seconds: list[float]
 ) -> None:
-    patience = ServerBackoff()
-    assert [patience.after(error) for error in errors] == seconds
-    patience.fulfilled()
-    assert patience.after(ClusterUnavailable("")) == 1
+    backoff = ServerBackoff()
+    assert [backoff.after(error) for error in errors] == seconds
+    backoff.fulfilled()
+    assert backoff.after(ClusterUnavailable("")) == 1
 
 
 @dataclass

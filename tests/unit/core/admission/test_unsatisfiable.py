@@ -10,7 +10,7 @@ import pytest
 
 from app.core import events as ev
 from app.core.admission.hold import DenyDecision
-from app.core.admission.unsatisfiable import KnownPools, PodWishes, hopeless, unreadable
+from app.core.admission.unsatisfiable import KnownPools, PodRequirements, hopeless, unreadable
 from app.core.model import (
     Amounts,
     Millis,
@@ -55,9 +55,9 @@ def known(*pools: Pool, tenants: tuple[Tenant, ...] = (), **offered: int) -> Kno
     return KnownPools({pool.name: pool for pool in pools}, tenants, told)
 
 
-def why_not(known: KnownPools, devices: int = 1, **wish: Any) -> str:
+def why_not(known: KnownPools, devices: int = 1, **required: Any) -> str:
     """Return the message of the refusal, "" if accepted."""
-    found = hopeless(PodWishes({GPU: devices}, **wish), known, MANAGED)
+    found = hopeless(PodRequirements({GPU: devices}, **required), known, MANAGED)
     if found is None:
         return ""
     assert found.code == 403
@@ -86,11 +86,11 @@ def test_a_pool_of_which_nobody_wrote_what_its_devices_hold_may_serve() -> None:
 
 
 def test_a_slice_holds_what_its_name_tells() -> None:
-    wish = PodWishes({Resource("nvidia.com/mig-1g.10gb"): 1}, {MEMORY: "11Gi"})
-    found = hopeless(wish, known(kind("a100")), MANAGED)
+    required = PodRequirements({Resource("nvidia.com/mig-1g.10gb"): 1}, {MEMORY: "11Gi"})
+    found = hopeless(required, known(kind("a100")), MANAGED)
     assert found is not None
     assert "needs 11Gi of device memory, and asks for 10Gi" in found.message
-    smaller = PodWishes(wish.demand, {MEMORY: "10Gi"})
+    smaller = PodRequirements(required.demand, {MEMORY: "10Gi"})
     assert hopeless(smaller, known(kind("a100")), MANAGED) is None
 
 
@@ -151,8 +151,8 @@ def test_the_limit_of_a_tenant_above_counts() -> None:
 def test_a_limit_of_what_no_share_is_about_holds_nobody_back() -> None:
     cpu = Resource("cpu")
     tenant = Tenant(TenantName("t"), NOW, quotas={PoolName("a"): Quota(limit={cpu: 1})})
-    wish = PodWishes({GPU: 1, cpu: 8000})
-    assert hopeless(wish, known(kind("a"), tenants=(tenant,)), MANAGED) is None
+    required = PodRequirements({GPU: 1, cpu: 8000})
+    assert hopeless(required, known(kind("a"), tenants=(tenant,)), MANAGED) is None
 
 
 def test_what_a_pool_may_grow_to_counts_once_its_size_is_known() -> None:
@@ -167,8 +167,8 @@ def test_what_a_pool_may_grow_to_counts_once_its_size_is_known() -> None:
 def test_of_claims_nothing_is_known() -> None:
     annotations = {SIZE: "70B", POOLS: "nowhere"}
     assert why_not(known(kind("a", 16)), claims=True, annotations=annotations) == ""
-    wish = PodWishes({Resource("deviceclass.resource.kubernetes.io/gpu"): 1}, annotations)
-    assert hopeless(wish, known(kind("a", 16)), MANAGED) is None
+    required = PodRequirements({Resource("deviceclass.resource.kubernetes.io/gpu"): 1}, annotations)
+    assert hopeless(required, known(kind("a", 16)), MANAGED) is None
 
 
 def test_many_pools_are_counted_not_listed() -> None:
@@ -178,10 +178,10 @@ def test_many_pools_are_counted_not_listed() -> None:
 
 
 def test_what_cannot_be_read_is_refused_whatever_the_pools() -> None:
-    found = unreadable(PodWishes({GPU: 1}, {MEMORY: "40GB"}))
+    found = unreadable(PodRequirements({GPU: 1}, {MEMORY: "40GB"}))
     assert isinstance(found, DenyDecision)
     assert found.code == 422
-    assert unreadable(PodWishes({GPU: 1}, {MEMORY: "40Gi"})) is None
+    assert unreadable(PodRequirements({GPU: 1}, {MEMORY: "40Gi"})) is None
 
 
 async def view_of(*events: ev.ClusterEvent, fresh: bool = True) -> WebhookCache:
@@ -271,11 +271,11 @@ def gang(**words: str) -> dict[str, str]:
 def test_the_minimum_of_a_gang_that_could_never_start_is_refused(
     written: dict[str, str], part: str
 ) -> None:
-    found = unreadable(PodWishes({GPU: 1}, written))
+    found = unreadable(PodRequirements({GPU: 1}, written))
     assert found is not None
     assert (found.code, part in found.message) == (422, True)
 
 
 def test_a_minimum_up_to_the_size_is_accepted() -> None:
-    assert unreadable(PodWishes({GPU: 1}, gang(**{"": "g"}, _size="8", _min="8"))) is None
-    assert unreadable(PodWishes({GPU: 1}, gang(**{"": "job"}, _min="8"))) is None
+    assert unreadable(PodRequirements({GPU: 1}, gang(**{"": "g"}, _size="8", _min="8"))) is None
+    assert unreadable(PodRequirements({GPU: 1}, gang(**{"": "job"}, _min="8"))) is None

@@ -30,8 +30,8 @@ from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import call
 
 SECONDS = 30
-QUICK = StreamTiming(beat=0.01, quiet=0.02, trust=3600, patience=3600)
-UNTRUSTING = StreamTiming(beat=0.01, quiet=3600, trust=0.01, patience=3600)
+QUICK = StreamTiming(beat=0.01, quiet=0.02, trust=3600, write_timeout=3600)
+UNTRUSTING = StreamTiming(beat=0.01, quiet=3600, trust=0.01, write_timeout=3600)
 EVERY = VisibleState(True, True, frozenset(), True)
 
 Event = tuple[str, Any]
@@ -377,7 +377,7 @@ def test_beyond_the_most_that_may_listen_it_is_503() -> None:
 
 
 async def test_a_reader_who_takes_nothing_in_loses_the_place(town: ApiCluster) -> None:
-    reader = Reader(town.app(StreamTiming(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
+    reader = Reader(town.app(StreamTiming(beat=0.01, quiet=0.01, trust=3600, write_timeout=0.05)))
     async with asyncio.timeout(SECONDS):
         await reader.run()
 
