@@ -92,19 +92,19 @@ class Domains:
     ) -> Mapping[Domain, Figures]:
         """Return the figures of each domain for a kind of pod. `states`: of the open nodes."""
         key = (labels, ranking.ask, ranking.judge.scarce)
-        figures = self._figures.get(key)
-        if figures is None:
+        cached = self._figures.get(key)
+        if cached is None:
             if len(self._figures) >= self.MOST_SUMS:
                 del self._figures[next(iter(self._figures))]
-            figures = self._figures[key] = DomainFigures(labels)
+            cached = self._figures[key] = DomainFigures(labels)
         end = self._base + len(self._journal)
-        if figures.read < self._base or end - figures.read > len(states):
-            figures.clear()
-            figures.update(self, states, ranking, states)
+        if cached.read < self._base or end - cached.read > len(states):
+            cached.clear()
+            cached.update(self, states, ranking, states)
         else:
-            figures.update(self, self._journal[figures.read - self._base :], ranking, states)
-        figures.read = end
-        return figures.sums
+            cached.update(self, self._journal[cached.read - self._base :], ranking, states)
+        cached.read = end
+        return cached.sums
 
 
 class DomainFigures:
@@ -146,7 +146,7 @@ class DomainFigures:
         self.sums[domain] = (pods + sign * part[0], free + sign * part[1])
 
 
-def sums(room: FreeCapacity, ranking: ScoredNodes) -> Figures:
+def figures(room: FreeCapacity, ranking: ScoredNodes) -> Figures:
     """Return the figures of one node with this free capacity for a kind of pod."""
     return capacity(room, ranking.ask), free_of(room, ranking.judge.scarce)
 
