@@ -7,6 +7,7 @@ REQUIRE_CLUSTER=1 is set, these tests fail.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import types
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fastapi.dependencies.models
 import pytest
 from hypothesis import settings
 
@@ -39,6 +41,7 @@ settings.load_profile("fairgate")
 os.environ.setdefault("GOGC", "400")
 
 _reason: pytest.StashKey[str | None] = pytest.StashKey()
+_forgotten: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def pytest_configure() -> None:
@@ -79,6 +82,31 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for folder in folders.abandoned():
             node = RealNode(folder)
             (node if node.is_node else LocalCluster(folder)).down()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget the objects of tests without a cluster before the first test with one.
+
+    A full garbage collection of a million objects stops this process for seconds, and with it the
+    proxies between the programs of a cluster. Requests then time out.
+    """
+    if _needs_cluster(item) and not item.config.stash.get(_forgotten, False):
+        item.config.stash[_forgotten] = True
+        _forget_apps()
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:
+        _forget_apps()
+
+
+def _forget_apps() -> None:
+    """Clear caches of FastAPI that keep each app of a test alive."""
+    for each in vars(fastapi.dependencies.models).values():
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
