@@ -79,13 +79,13 @@ class Access:
         return identity
 
     def count(self, identity: Identity, requests: int) -> None:
-        """Count work for a caller as so many requests. Raises Refused (429)."""
+        """Count the work for a caller in requests. Raises Refused (429)."""
         if self._callers is not None:
             wait = self._callers.count_request(limit_name(identity.name), requests)
             _check_wait(wait, f"{identity.name} asks too often")
 
     def count_reviews(self, identity: Identity, reviews: int) -> None:
-        """Count reviews of a caller's rights, each of which costs the API server a request.
+        """Count reviews of a caller's rights. Each review costs the API server a request.
 
         Raises Refused (429).
         """
