@@ -15,7 +15,7 @@ from app.core.well_known import ANNOTATION_SUBMITTER
 
 LARGEST_FILE = 4 * 1024 * 1024
 LARGEST_EXPANDED = 2 * LARGEST_FILE
-"""Most characters and nodes of a YAML document with its aliases replaced by what they name."""
+"""Maximum number of characters and nodes of a YAML document after its aliases are expanded."""
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"

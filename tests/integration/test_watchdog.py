@@ -359,8 +359,8 @@ async def test_nothing_is_written_where_nothing_differs(kept: Kept) -> None:
         assert version == before[kind]["metadata"]["resourceVersion"]
 
 
-@pytest.mark.parametrize("is_new", [False, True])
-async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: bool) -> None:
+async def write_live_documents(kept: Kept) -> None:
+    """Write documents that have all defaults of the API server."""
     async with kept.keeping():
         live = await kept.settle()
     kept.documents = [
@@ -369,6 +369,11 @@ async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: b
         for kind in PATHS
     ]
     await kept.write()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: bool) -> None:
+    await write_live_documents(kept)
     for kind in PATHS if is_new else ():
         await kept.client.request("DELETE", kept.path(kind))
     counting = Counting(kept.client)
@@ -385,14 +390,7 @@ async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: b
 
 
 async def test_another_ca_needs_no_dry_run(kept: Kept) -> None:
-    async with kept.keeping():
-        live = await kept.settle()
-    kept.documents = [
-        {key: live[kind][key] for key in ("apiVersion", "kind", field(kind))}
-        | {"metadata": identity(live[kind])}
-        for kind in PATHS
-    ]
-    await kept.write()
+    await write_live_documents(kept)
     counting, hooks = Counting(kept.client), [kept.path(MUTATING), kept.path(VALIDATING)]
     kept.ca += b"\n"
 

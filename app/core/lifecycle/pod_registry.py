@@ -1,7 +1,8 @@
 """Registry of all managed pods, each in a queue or charged to a pool.
 
 All accounting is derived from observed objects. If tenants, pools or nodes change, every pod is
-accounted again, so counters equal a full recount.
+accounted again, so counters equal a full recount. The module has more than 500 lines because each
+change of a pod moves it between queue, charge and gang in one place.
 """
 
 from __future__ import annotations

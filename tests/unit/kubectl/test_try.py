@@ -348,7 +348,7 @@ def test_a_file_without_work_is_wrong_input(objects: list[Any], part: str, shell
 
 
 def nested(form: str) -> str:
-    """Return lines of YAML of which each has nine aliases of the line before."""
+    """Return YAML in which each line contains the line before nine times, as aliases."""
     lines = ["a: &a {x: y}"]
     for before, key in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{key}: &{key} " + form.format(", ".join([f"*{before}"] * 9)))
