@@ -69,7 +69,8 @@ def reach(rows: Locator, last: int) -> Locator:
         more.click()
         expect(rows).not_to_have_count(before)
     expect(rows).to_have_count(last)
-    rows.last.scroll_into_view_if_needed()
+    # Not Playwright's own scrolling, which waits until updates of the page have moved no row.
+    rows.last.evaluate("row => row.scrollIntoView()")
     return rows.last
 
 
