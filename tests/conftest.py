@@ -32,6 +32,7 @@ from app.devcluster.redis_server import given_redis, start_redis
 from tests.support.xdist_scheduler import BySetUp, place_of
 
 REAL = ("integration", "contract", "e2e", "faults")
+SHARED = "fairgate_cluster"
 SKIPPED = "no cluster on this machine"
 
 settings.register_profile("fairgate", deadline=None)  # no test asserts how long it takes
@@ -60,7 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     same = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
     if same:  # xdist would silently run only one per name
         raise pytest.UsageError(f"several tests have one name: {', '.join(same)}")
-    items.sort(key=lambda item: place_of(item.nodeid))
+    # A shared cluster that waits for its next test takes a tenth of a core.
+    shares = {item.path for item in items if SHARED in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: (place_of(item.nodeid), item.path in shares))
 
 
 @pytest.hookimpl(optionalhook=True)

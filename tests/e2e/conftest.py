@@ -11,6 +11,15 @@ from app.devcluster.cluster import LocalCluster
 from tests.support.cluster_driver import Stage
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the shared cluster after the last test here, so that it takes no CPU time of others."""
+    yield
+    cluster = getattr(item, "funcargs", {}).get("fairgate_cluster")
+    if cluster is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
+        cluster.down()
+
+
 @pytest.fixture
 def stage(fairgate_cluster: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
     """A cluster of 8 nodes with 8 GPUs each and Fairgate, without other pods."""

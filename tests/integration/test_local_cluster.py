@@ -175,29 +175,6 @@ def test_writes_to_pods_are_in_the_audit_log(cluster: LocalCluster) -> None:
     until(lambda: {"create", "delete"} <= verbs())
 
 
-def test_fairgate_holds_and_releases_under_its_own_accounts(fairgate_cluster: LocalCluster) -> None:
-    fairgate_cluster.kubectl("create", "-f", "-", stdin=pod("fair"))
-    await_phase(fairgate_cluster, "fair", "Running")
-    fairgate_cluster.kubectl("delete", "pod", "fair")
-    entries = map(json.loads, fairgate_cluster.audit_log.read_text().splitlines())
-    released = [
-        entry["user"]["username"]
-        for entry in entries
-        if entry["objectRef"].get("name") == "fair"
-        and (entry["verb"], entry["objectRef"].get("subresource")) == ("patch", None)
-    ]
-    assert set(released) == {"system:serviceaccount:fairgate-system:fairgate-controller"}
-
-
-def test_processes_of_fairgate_start_and_stop_one_by_one(fairgate_cluster: LocalCluster) -> None:
-    (first,) = fairgate_cluster.details().pids["fairgate-controller"]
-    second = fairgate_cluster.start_fairgate("controller")
-    assert fairgate_cluster.details().pids["fairgate-controller"] == [first, second.pid]
-    assert len(fairgate_cluster.ops_urls("controller")) == 2
-    fairgate_cluster.stop_fairgate("controller", signal.SIGKILL, pid=second.pid)
-    assert fairgate_cluster.details().pids["fairgate-controller"] == [first]
-
-
 def test_api_server_shows_webhooks_who_it_is(cluster: LocalCluster) -> None:
     """A webhook that trusts only the webhook client CA can authenticate the API server."""
     pki = cluster.folder / "pki"

@@ -19,12 +19,12 @@ ORDER = (
     "meta/",
     "simulation/",
     "property/",
+    "browser/",
     "contract/test_enforcement.py",
     "faults/",
     "e2e/attacks/",
     "e2e/",
     "integration/",
-    "browser/",
     "contract/",
 )
 """Folders and files in the order in which they run. The first entry that matches counts."""
