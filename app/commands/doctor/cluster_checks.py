@@ -13,7 +13,7 @@ from app.core.admission.priority_class_twins import twin_name, twins
 from app.ports.cluster_survey import Object
 
 OLDEST = (1, 30)
-TESTED = ((1, 36), (1, 37))
+TESTED = ((1, 34), (1, 35), (1, 36), (1, 37))
 """Versions of Kubernetes with results in the table of docs/compatibility.md."""
 
 BINDS = (("", "pods/binding", "create"), ("", "bindings", "create"))
