@@ -266,6 +266,7 @@ def test_operators_release_all_pods(
     scene.stage.apply(TEAM, *(pod(f"gated-{number}", **own) for number in range(2)))
     run(terminal, commands("docs/operations.md", "Go back at any time, also while Fairgate is in"))
     run(terminal, commands("docs/operations.md", "with `mode=Enforce`. This changes it:"))
+    run(terminal, commands("docs/install.md", "overrides the chart. To enforce again, patch it:"))
     bind(scene.stage.cluster, "olga")
     scene.stage.objects.append(("clusterrolebinding", "operator-olga"))
     be(terminal, scene, "olga", east=TEAM)
