@@ -106,13 +106,15 @@ build/node-image.tar:
 	else $$tool save --output $@ $(NAME); fi
 
 # Debian's package: Playwright's own download would come from a host of its own. The headless shell
-# takes half the CPU time of the whole chromium, which is used where it is installed. Without a browser
-# the tests of the page are skipped; with REQUIRE_CLUSTER=1 they fail.
+# takes half the CPU time of the whole chromium, which serves where the shell cannot be installed.
+# Without a browser the tests of the page are skipped; with REQUIRE_CLUSTER=1 they fail.
 browser:
-	@command -v chromium-headless-shell chromium >/dev/null || { \
-	  echo "Installing chromium for the tests of the page (once) ..." && [ "$$(id -u)" = 0 ] && \
+	@command -v chromium-headless-shell >/dev/null || { \
+	  command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+	  echo "Installing chromium for the tests of the page (once) ..." && \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	  apt-get install -qq -y --no-install-recommends chromium-headless-shell fonts-dejavu-core >/dev/null; } || { \
+	  apt-get install -qq -y --no-install-recommends chromium-headless-shell fonts-dejavu-core >/dev/null; } || \
+	  command -v chromium >/dev/null || { \
 	  echo "There is no chromium; on Debian, as root: apt-get install chromium-headless-shell." >&2; \
 	  [ -z "$(REQUIRE_CLUSTER)" ]; }
 

@@ -244,7 +244,7 @@ def test_32_a_named_claim_keeps_its_name_for_a_new_leader(
 
 
 def exchanged(trap: Trap, way: str, before: Callable[[], None] = lambda: None) -> str:
-    """Exchange the claim of a released pod, in vain, and return the refusal."""
+    """Try to exchange the claim of a released pod, check that it fails, and return the refusal."""
     trap.ground.mallory.call("POST", trap.claims, claim("c"))
     trap.bait()
     first = trap.claim()["metadata"]
