@@ -10,9 +10,13 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
+from app.core.explain.views import LeaderStateMessage
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK, go, sign_in
+from tests.browser.signed_in import QUICK, go, sign_in
 from tests.fakes.fake_api_cluster import NOW, ApiCluster, busy, ran, record_releases, served
+
+OPENED = NOW + 754_000
+"""The time of the pictures."""
 
 RELEASES = [
     ("vision", (60, 400)),
@@ -25,6 +29,17 @@ RELEASES = [
     ("vision", (500, 700)),
 ]
 """Tenant and waits of releases, every five minutes."""
+
+RUNS = [
+    ("vision", 16, 70, -20),
+    ("vision", 6, 22, -20),
+    ("vision", 8, 60, 30),
+    ("robotics", 8, 70, -20),
+    ("robotics", 12, 41, -20),
+    ("language", 8, 47, -20),
+    ("language", 4, 12, -20),
+]
+"""Tenant, GPUs, and how many minutes before `NOW` a run began and ended. -20: it still runs."""
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 COLOURS = 256
@@ -61,17 +76,17 @@ def save(page: Page, name: str, folder: Path) -> None:
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_pictures_show_each_view(opens: Opens, tmp_path: Path, look: str) -> None:
     folder = IMAGES if os.environ.get("PICTURES") else tmp_path
-    town = ApiCluster(leader_message=LED, now=NOW)
+    town = ApiCluster(leader_message=LeaderStateMessage(OPENED, 3, 0.5), now=OPENED)
     town.rights.name = "erin@example.com"
     town.rights.granted |= {("get", "audit")}
     for minutes, (tenant, waits) in enumerate(RELEASES):
         record_releases(town.stream, tenant, 8, waits, minutes=5 * (len(RELEASES) - minutes))
-    for name_of, devices in (("vision", 22), ("robotics", 20), ("language", 12)):
-        run = ran(name_of, devices, since=50, until=0)
+    for name_of, devices, since, until in RUNS:
+        run = ran(name_of, devices, since=since, until=until)
         town.past.runs.ended[run.id] = run
     with served(town, QUICK) as place:
         place.deliver(*busy())
-        page = opens(place, now=NOW + 754_000, **LOOKS[look])
+        page = opens(place, now=OPENED, **LOOKS[look])
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
         save(page, f"sign-in-{look}", folder)
         sign_in(page)

@@ -34,7 +34,7 @@ export function decimal(value) {
 /** Format a fraction from 0 to 1 in per cent. */
 export function percent(part) {
   const value = part * 100;
-  return `${value >= 10 || Number.isInteger(value) ? whole.format(value) : fine.format(value)} %`;
+  return `${value >= 10 || Number.isInteger(value) ? whole.format(value) : fine.format(value)}\u00a0%`;
 }
 
 export function count(number, one, many = `${one}s`) {
