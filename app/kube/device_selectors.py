@@ -40,8 +40,19 @@ SHARE = 0.1
 _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
 _OPEN = re.compile(r"\b(exists|exists_one|all|map|filter|size|join|format|replace|substring)\b|\+")
 """An expression with such a word may read attributes that it does not name."""
-_REPEATS = re.compile(r"\b(exists|exists_one|all|map|filter|join|format|replace)\b")
-"""Words of loops, and of functions that make longer texts."""
+_CALL = re.compile(r"(\w+)\s*\(")
+_CHEAP = re.compile(
+    "has|in|or|bind|value|hasValue|orValue|matches|startsWith|endsWith|contains|size|lowerAscii|"
+    "upperAscii|string|int|double|dyn|type|of|none|quantity|semver|compareTo|isLessThan|"
+    "isGreaterThan|major|minor|patch"
+)
+"""Functions whose time is that of their arguments, and whose values are no longer than these. A
+word before a parenthesis counts as a function."""
+_LITERAL = r"""(?:"[\w./-]*"|'[\w./-]*'|-?\d+)"""
+_LITERALS = re.compile(rf"\[\s*\??{_LITERAL}(?:\s*,\s*{_LITERAL})*\s*\]")
+"""A list of literals, or the access to an entry of a map by its name. It has no bound value."""
+_LARGE = re.compile(r"\{|\\[pPxXuU0-9]")
+"""A repetition or a class of characters in a regular expression, or an escape that may hide it."""
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 
 QUANTITY, SEMVER = "quantity", "semver"
@@ -162,13 +173,18 @@ class _Program:
 def _is_costly(expression: str) -> bool:
     """Return whether one evaluation may take more than about a millisecond.
 
-    A counted repetition makes a regular expression long: ten `[^x]{1,900}` take 0.2 s. Sums of
-    bound values double a text again and again.
+    A counted repetition makes a regular expression long: ten `[^x]{1,900}` take 0.2 s. A bound
+    value can be in a sum, a list or a map twice, which is bound in turn: 2 000 characters make a
+    value that takes hours to compare.
     """
-    if len(expression) > LONGEST_OF_USERS or _REPEATS.search(expression):
+    if len(expression) > LONGEST_OF_USERS or "//" in expression or "`" in expression:
+        return True  # a comment or a quoted name could hide a function
+    called = set(_CALL.findall(expression))
+    if not all(map(_CHEAP.fullmatch, called)) or (
+        "matches" in called and _LARGE.search(expression)
+    ):
         return True
-    pairs = (("matches", "{"), ("bind", "+"))
-    return any(first in expression and second in expression for first, second in pairs)
+    return "bind" in called and any(s in _LITERALS.sub("", expression) for s in "[{+")
 
 
 class _TimeBudget:

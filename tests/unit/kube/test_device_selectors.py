@@ -123,6 +123,14 @@ def test_a_device_may_match_an_expression_that_fails_in_the_library(expression: 
         "[1, 2].all(a, a > 0)",
         "'a'.replace('a', 'aa').size() > 0",
         "cel.bind(a, 'aa', a + a).size() > 0",
+        "cel.bind(a, [1, 1], cel.bind(b, [a, a], b == [a, a]))",
+        "cel.bind(a, {'x': 1}, cel.bind (b, {'x': a, 'y': a}, b == {'x': a, 'y': a}))",
+        f"cel.bind(a, ['[\"', '\"]'], cel.bind(b, [a, a], b == [{GPU}.type, 'x']))",
+        "cel.bind//\n(a, [1, 1], [a, a] == [a, a])",
+        "optional.of('a').optMap(v, v + v).hasValue()",
+        "strings.quote(strings.quote('a')) != ''",
+        f"{NAME}.matches('[^x]\\x7b1,9\\x7d')",
+        rf"{NAME}.matches('\\pL\\pL')",
         " && ".join([f"{NAME} == 'gpu'"] * 100),
     ],
 )
@@ -131,6 +139,19 @@ def test_a_costly_expression_of_a_user_is_not_evaluated(expression: str) -> None
     assert selectors.matches_of_user(expression, DRIVER, A100) is None
     assert selectors.answers == 0
     assert selectors.matches(expression, DRIVER, A100) is not None, "a class is evaluated"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"cel.bind(g, {GPU}, g.type == 'gpu' && (g.index == 2 || g.?size.orValue(0) in [1, 2]))",
+        f"cel.bind(g, {GPU}, g.type.matches('^g.u$') && g.healthy)",
+        f"{GPU}[?'type'].hasValue() && {GPU}.index in [1, 2] && {MEMORY} == quantity('80Gi')",
+        f"!({GPU}.driverVersion.isLessThan(semver('1.0.0'))) && size({NAME} + 'x') == 4",
+    ],
+)
+def test_an_ordinary_expression_of_a_user_is_evaluated(expression: str) -> None:
+    assert DeviceSelectors().matches_of_user(expression, DRIVER, A100) is True
 
 
 def test_expressions_of_users_take_a_bounded_share_of_the_time() -> None:
