@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ from tests.support.doctor_cluster import (
     ROLES,
     UNKNOWN_KIND,
 )
+from tests.support.documented_lines import commands
 
 ROLE = CHART.parents[1] / "docs" / "examples" / "doctor-role.yaml"
 AGENT_SPACES = sorted(each["metadata"]["namespace"] for each in AGENTS)
@@ -176,6 +178,12 @@ def test_doctor_names_agents_operators_and_schedulers_before_the_installation(be
     assert objects_of(before, "rights") == set(), "the documented role suffices"
     redis = [e for e in json.loads(before.stdout)["findings"] if e["check"] == "redis"]
     assert {each["level"] for each in redis} == {"ok"}
+
+
+def test_the_page_shows_lines_of_this_report(in_use: InUse, before: Done) -> None:
+    [shown] = commands("docs/operations.md", "level, its subject, and the action:")
+    report = re.sub(r"v1\.\d+\.\d+", "v1.36.3", in_use.doctor().stdout)
+    assert set(shown.output.splitlines()) - set(report.splitlines()) == set(), report
 
 
 def test_the_chart_accepts_the_values_and_no_problem_is_left_with_them(
