@@ -205,8 +205,8 @@ def test_platform_engineers_prepare_an_installation(terminal: Terminal, scene: S
     scene.stage.namespaces += ["greedy", "modest"]
     terminal.replace["fairgate-system"] = "docs-install"
     run(terminal, commands("docs/install.md", "", "kubectl create"))
-    terminal.run("touch tls.crt tls.key")
-    run(terminal, commands("certs/README.md", "", "kubectl -n fairgate-system create secret"))
+    terminal.run("touch tls.crt tls.key callers-ca.crt")
+    run(terminal, commands("certs/README.md", "", "kubectl -n fairgate-system create"))
 
 
 def test_platform_engineers_upgrade(terminal: Terminal) -> None:

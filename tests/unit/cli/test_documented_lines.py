@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -81,6 +82,22 @@ def test_the_log_of_the_page_is_replayed(terminal: Terminal) -> None:
     page = (SOURCE / "docs" / "scenarios.md").read_text()
     (terminal.folder / "log.csv").write_text(page.split("```csv\n")[1].split("```")[0])
     terminal.run(only(commands("docs/scenarios.md", "Other columns are ignored.")))
+
+
+def test_commands_of_the_measures_play_a_log(terminal: Terminal) -> None:
+    """The log has the name, the columns and the time of the one that was measured."""
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    log = "submit_s,tenant,user,job_id,pods,gpus_per_pod,duration_s\n" + "".join(
+        f"{4442219 + 60 * number},v,u{number % 3},j{number},1,8,600\n" for number in range(12)
+    )
+    (terminal.folder / "philly_2017.csv.gz").write_bytes(gzip.compress(log.encode()))
+    for line in commands("docs/fairness.md", "**Fairgate** | **5 / 0 / 0**"):
+        assert "12 workloads" in terminal.run(line)
+    terminal.run(only(commands("docs/fairness.md", "![Use under both orders")))
+    assert (terminal.folder / "philly-users.png").stat().st_size > 10_000
+    terminal.replace[" ... "] = " philly_2017.csv.gz --gpus 1600 --flat "
+    for line in commands("docs/scenarios.md", "and evictions take more GPU time:"):
+        assert "12 workloads" in terminal.run(line)
 
 
 def test_a_simulation_prints_what_the_page_shows(terminal: Terminal) -> None:
