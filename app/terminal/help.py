@@ -6,8 +6,10 @@ attributes that every supported version of typer has.
 
 from __future__ import annotations
 
+import copy
+import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandInfo
 
 WIDEST_NAME = 30
 """Options with longer names have their description on the next lines."""
@@ -56,9 +59,27 @@ class CommandLine(typer.Typer):
             **settings,
         )
 
+    def __call__(self, args: Sequence[str] | None = None, **settings: Any) -> Any:
+        """Run the program.
+
+        It builds only the command that the first word names, because all of them take long.
+        """
+        words = sys.argv[1:] if args is None else args
+        program = copy.copy(self)
+        if self.registered_callback is not None and words:
+            commands = [each for each in self.registered_commands if _name(each) == words[0]]
+            groups = [each for each in self.registered_groups if each.name == words[0]]
+            if commands or groups:
+                program.registered_commands, program.registered_groups = commands, groups
+        return super(CommandLine, program).__call__(args, **settings)
+
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Return the decorator that adds a command."""
         return super().command(name, cls=HelpCommand, **settings)
+
+
+def _name(command: CommandInfo) -> str:
+    return str(command.name or getattr(command.callback, "__name__", ""))
 
 
 def examples(*lines: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import pytest
 import typer
+from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 from app.terminal.help import CommandLine, examples
@@ -28,6 +30,11 @@ def show(
 
     A second paragraph.
     """
+
+
+@program.command()
+def hide() -> None:
+    """Hide it."""
 
 
 def told(*words: str) -> str:
@@ -67,3 +74,22 @@ def test_the_help_of_a_group_lists_its_commands() -> None:
     shown = told("-h")
     assert shown.startswith("Does things.\n\nIt does them well.\n\nUsage: tool [OPTIONS] COMMAND\n")
     assert "Commands:\n  show  Show a thing" in shown
+
+
+def test_only_the_named_command_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built: list[str] = []
+    build = typer.main.get_command_from_info
+
+    def noted(command_info: CommandInfo, **settings: Any) -> Any:
+        built.append(getattr(command_info.callback, "__name__", ""))
+        return build(command_info, **settings)
+
+    monkeypatch.setattr(typer.main, "get_command_from_info", noted)
+    program(["hide"], standalone_mode=False)
+    assert built == ["hide"]
+    with pytest.raises(Exception, match="No such command 'hidden'"):
+        program(["hidden"], standalone_mode=False)
+    program(["--help"], standalone_mode=False)
+    assert "show" in capsys.readouterr().out
