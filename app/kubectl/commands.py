@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 from operator import itemgetter
 from typing import Any
 
-from rich.console import RenderableType
-
 from app.core.errors import ClusterRefused, InvalidInput
 from app.core.safe_text import all_visible, visible
 from app.kubectl import (
@@ -20,7 +18,7 @@ from app.kubectl import (
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions, NamespaceScope
-from app.kubectl.output import console, show, warn
+from app.kubectl.output import show, warn, write
 from app.terminal.output import (
     Item,
     Listing,
@@ -28,6 +26,7 @@ from app.terminal.output import (
     OutputOptions,
     as_text,
 )
+from app.terminal.text import Block
 
 FORBIDDEN, GONE = 403, 404
 
@@ -71,7 +70,7 @@ def queue(
             return _queues(client, query, pod_filter, limit)
         return _queue(client, tenant, query, pod_filter, limit)
 
-    def draw(found: Any, now: datetime) -> RenderableType:
+    def draw(found: Any, now: datetime) -> Block | str:
         if tenant is None:
             return tables.queues(found["items"], output.wide, now, several=True)
         return tables.queues([found], output.wide, now, several=False)
@@ -304,6 +303,6 @@ def set_weight(
         return
     who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"
     if dry_run:
-        console(output).print(explain.change(visible(who), weight, all_visible(found)))
+        write(explain.change(visible(who), weight, all_visible(found)), output)
     else:
-        console().print(f"{visible(who)} weighs {weight} from now on.")
+        write(f"{visible(who)} weighs {weight} from now on.")

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from app.kubectl import formatting
 from app.kubectl.tables import pod
 from app.terminal.table import Column, FittedTable
+from app.terminal.text import Block, Group, Text
 
 Item = Mapping[str, Any]
 
@@ -19,22 +17,22 @@ SAID = ("tenant", "pool", "first", "its score", "own score")
 """Numbers that the reason or the line `ahead` already contains."""
 
 
-def why(item: Item, wide: bool, now: datetime) -> RenderableType:
+def why(item: Item, wide: bool, now: datetime) -> Block | str:
     """Return why a pod waits, until when, and the remedies; or that it does not wait."""
     full = f"{item['namespace']}/{item['name']}"
     if item["state"] != "held":
         return f"Pod {full} waits no longer: {item['reason']}."
-    lines: list[RenderableType] = [
-        Text(_opening(item, full), style="bold"),
+    lines: list[Block | str] = [
+        Text(_opening(item, full), "bold"),
         _facts(item, wide, now),
     ]
     if item["remedies"]:
-        lines += ["", Text("What would change it:", style="bold")]
+        lines += ["", Text("What would change it:", "bold")]
         lines += [point(each) for each in item["remedies"]]
     return Group(*lines)
 
 
-def several(found: Item, wide: bool, now: datetime) -> RenderableType:
+def several(found: Item, wide: bool, now: datetime) -> Block | str:
     """Return counts of pods by state, and why the first held pod of each rule waits."""
     space = found["namespace"]
     where = f"{found['source']} in " + (f"namespace {space}" if space else "all namespaces")
@@ -42,7 +40,7 @@ def several(found: Item, wide: bool, now: datetime) -> RenderableType:
     counts = [f"{found[state]} {state}" for state in states if found[state]]
     if not counts:
         return f"There are no pods of {where}."
-    lines: list[RenderableType] = [Text(f"Pods of {where}: {', '.join(counts)}.")]
+    lines: list[Block | str] = [Text(f"Pods of {where}: {', '.join(counts)}.")]
     for each in found["items"]:
         lines += ["", why(each, wide, now)]
     if found["notAsked"]:
@@ -61,7 +59,7 @@ def _opening(item: Item, full: str) -> str:
     return f"{what} waits: {place} in the queue of {item['tenant']}/{item['user']}."
 
 
-def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
+def _facts(item: Item, wide: bool, now: datetime) -> Block | str:
     pools = " or ".join(item["pools"])
     asks = formatting.amounts(item["request"]) + (f" of pool {pools}" if pools else "")
     rows = [
@@ -116,7 +114,7 @@ def point(sentence: str) -> FittedTable:
     return FittedTable((Column(""), Column("", wraps=True)), [("  *", sentence)], gap=1)
 
 
-def simulation(answer: Item, wide: bool) -> RenderableType:
+def simulation(answer: Item, wide: bool) -> Block | str:
     """Return the effect of a change of weights: values without and with it."""
     head = Text(
         f"{formatting.count(answer['pods'], 'pending pod')}, "
@@ -153,7 +151,7 @@ def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:
     )
 
 
-def change(who: str, weight: str, answer: Item) -> RenderableType:
+def change(who: str, weight: str, answer: Item) -> Block | str:
     """Return the result of a dry run of a weight."""
     head = Text(f"{who} would weigh {weight}; nothing was changed.")
     if not answer["shares"]:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from rich.console import RenderableType
-from rich.live import Live
-from rich.text import Text
-
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.safe_text import all_visible, visible
 from app.kubectl.client import TOO_MANY, ApiAnswer
 from app.terminal.output import Listing, OutputOptions, as_text
-from app.terminal.table import TableConsole
+from app.terminal.text import Block, Page, as_block
 
 WATCH_SECONDS = 2.0
 """Time between two requests of --watch."""
@@ -30,7 +27,7 @@ PIPE_WIDTH = 1000
 
 
 Fetch = Callable[[], tuple[Any, ApiAnswer]]
-Draw = Callable[[Any, datetime], RenderableType]
+Draw = Callable[[Any, datetime], Block | str]
 
 
 def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | None = None) -> None:
@@ -53,16 +50,20 @@ def warn(sentence: str) -> None:
     print(f"fairgate: {visible(sentence)}", file=sys.stderr)
 
 
-def console(output: OutputOptions | None = None) -> TableConsole:
-    """Return a console on standard output. Its width is that of the terminal, if there is one."""
-    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
-    return TableConsole(
-        width=wide,
-        highlight=False,
-        markup=False,
-        emoji=False,
+def write(block: Block | str, output: OutputOptions | None = None) -> None:
+    """Print text on standard output, in the width of the terminal if there is one."""
+    print(_text(block, output), flush=True)
+
+
+def _text(block: Block | str, output: OutputOptions | None) -> str:
+    is_terminal = sys.stdout.isatty()
+    has_width = is_terminal or os.environ.get("COLUMNS")
+    page = Page(
+        shutil.get_terminal_size().columns if has_width else PIPE_WIDTH,
+        styles=is_terminal and os.environ.get("TERM", "dumb") != "dumb",
         has_heads=output is None or not output.no_headers,
     )
+    return "\n".join(as_block(block).lines(page))
 
 
 def _print(
@@ -70,15 +71,8 @@ def _print(
 ) -> None:
     if output.is_data:
         print(as_text(output, found, listing), flush=True)
-        return
-    found = all_visible(found)
-    out = console(output)
-    if out.is_terminal:
-        out.print(draw(found, answer.at), crop=False)
-        return
-    with out.capture() as text:
-        out.print(draw(found, answer.at), crop=False)
-    print("\n".join(line.rstrip() for line in text.get().splitlines()), flush=True)
+    else:
+        write(draw(all_visible(found), answer.at), output)
 
 
 def _note(found: Any, answer: ApiAnswer) -> str:
@@ -91,8 +85,10 @@ def _note(found: Any, answer: ApiAnswer) -> str:
 
 def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | None) -> None:
     """Print again whenever the answer changes. Wait while the network is unreachable."""
-    out = console(output)
-    live = Live(console=out, auto_refresh=False) if out.is_terminal and not output.is_data else None
+    from rich.live import Live  # heavy
+    from rich.text import Text
+
+    live = Live(auto_refresh=False) if sys.stdout.isatty() and not output.is_data else None
     last: Any = None
     try:
         if live:
@@ -109,7 +105,8 @@ def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | N
                 last = ()
             else:
                 if live:
-                    live.update(draw(all_visible(found), answer.at), refresh=True)
+                    shown = _text(draw(all_visible(found), answer.at), output)
+                    live.update(Text.from_ansi(shown), refresh=True)
                 elif found != last:
                     if last is not None and not output.is_data:
                         print()

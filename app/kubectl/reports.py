@@ -12,7 +12,7 @@ from app.kubectl import arguments, audit_entries, tables
 from app.kubectl.audit_entries import AuditFilter
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS
-from app.kubectl.output import console, show, warn
+from app.kubectl.output import show, warn
 from app.terminal.output import Listing, OutputOptions
 
 GONE = 404
@@ -158,7 +158,7 @@ def open_page(client: ApiClient, port: int, *, browser: bool) -> None:
         raise InvalidInput(
             f"Port {port} cannot be used ({error.strerror}); choose another by --port."
         ) from error
-    console().print(proxy.address, soft_wrap=True)
+    print(proxy.address, flush=True)
     if browser and not webbrowser.open(proxy.address):
         warn("no browser was found: open the address above. It is valid once.")
     warn("the page is served until Ctrl-C. The address is valid once, for one browser.")

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from app.kubectl import audit_entries, formatting
 from app.terminal.table import Column, FittedTable
+from app.terminal.text import Block, Group, Text
 
 Item = Mapping[str, Any]
 
 
-def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -> RenderableType:
+def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -> Block | str:
     """Show queued workloads. `several`: of several tenants, so each row names its tenant."""
     if not any(each["items"] for each in found):
         if several:
@@ -68,11 +66,11 @@ def pod(item: Item) -> str:
     return f"{item['namespace']}/{item['name']}{more}"
 
 
-def mine(found: Item, wide: bool, now: datetime) -> RenderableType:
+def mine(found: Item, wide: bool, now: datetime) -> Block | str:
     """Show the caller's workloads, and its use and fair share in each tenant."""
     if not found["tenants"] and not found["workloads"]:
         return f"User {found['name']} has no pods that Fairgate holds or has released."
-    lines: list[RenderableType] = []
+    lines: list[Block | str] = []
     if found["workloads"]:
         rows = [_own(each, wide, now) for each in found["workloads"]]
         lines += [FittedTable(_OWN_WIDE if wide else _OWN_WIDE[:4], rows, whole=wide), ""]
@@ -119,7 +117,7 @@ def _own_share(item: Item) -> tuple[str, ...]:
     )
 
 
-def tenants(items: Sequence[Item], wide: bool) -> RenderableType:
+def tenants(items: Sequence[Item], wide: bool) -> Block | str:
     """Show tenants as a tree."""
     if not items:
         return "There are no tenants yet: no pod requested GPUs, and no Tenant is configured."
@@ -190,7 +188,7 @@ def tree(items: Sequence[Item]) -> list[tuple[Item, int]]:
     return rows
 
 
-def pools(items: Sequence[Item], wide: bool) -> RenderableType:
+def pools(items: Sequence[Item], wide: bool) -> Block | str:
     """Show pools: capacity, used and free amounts."""
     if not items:
         return "There are no pools yet: no ready node offers a managed resource."
@@ -221,7 +219,7 @@ def _pool(item: Item, wide: bool) -> tuple[str, ...]:
     return (*row, item["placement"], selector or formatting.NOTHING)
 
 
-def usage(answer: Item, by: Sequence[str], wide: bool) -> RenderableType:
+def usage(answer: Item, by: Sequence[str], wide: bool) -> Block | str:
     """Show usage in hours of each resource; `wide`: in exact seconds."""
     begin, end = answer["from"], formatting.day(answer["to"])
     span = f"from {formatting.day(begin)} to {end}" if begin else f"until {end}"
@@ -235,7 +233,7 @@ def usage(answer: Item, by: Sequence[str], wide: bool) -> RenderableType:
     columns += [Column(each, right=True) for each in heads]
     rows = [_used(each, by, resources, wide) for each in items]
     table = FittedTable(columns, rows, whole=wide)
-    lines: list[RenderableType] = [table, Text(f"{span[0].upper()}{span[1:]}.", style="dim")]
+    lines: list[Block | str] = [table, Text(f"{span[0].upper()}{span[1:]}.", "dim")]
     since = answer["completeSince"]
     if begin and since is not None and formatting.moment(since) > formatting.moment(begin):
         lines.append(f"What ran before {formatting.day(since)} may be missing.")
@@ -248,7 +246,7 @@ def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -
     return (*names, *(each if wide else formatting.hours(each) for each in seconds))
 
 
-def shares(items: Sequence[Item], wide: bool) -> RenderableType:
+def shares(items: Sequence[Item], wide: bool) -> Block | str:
     """Show fair share, use and weight of tenants. Shares are parts of the cluster."""
     if not items:
         return "There are no tenants yet: no pod requested GPUs, and no Tenant is configured."
@@ -276,7 +274,7 @@ def shares(items: Sequence[Item], wide: bool) -> RenderableType:
     return FittedTable(columns, rows, whole=wide)
 
 
-def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> RenderableType:
+def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> Block | str:
     """Show fair share, use and weight of a tenant's users. Shares are parts of the cluster."""
     if not items:
         return f"Tenant {tenant} has no users yet: no work was submitted, and no weight is set."
@@ -302,7 +300,7 @@ def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> RenderableTyp
     return FittedTable(columns, rows, whole=wide)
 
 
-def quotas(items: Sequence[Item], wide: bool) -> RenderableType:
+def quotas(items: Sequence[Item], wide: bool) -> Block | str:
     """Show guarantee, limit and use by tenant and pool, and the use of users if they are there."""
     if not items:
         return "There are no quotas and no use: no Tenant is configured, and no pod was released."
@@ -331,7 +329,7 @@ def _quota(item: Item, has_users: bool) -> tuple[str, ...]:
     )
 
 
-def audit(items: Sequence[Item], wide: bool) -> RenderableType:
+def audit(items: Sequence[Item], wide: bool) -> Block | str:
     """Show entries of the audit chain, the newest last."""
     if not items:
         return "There are no such entries; --since 7d also reads older ones."
@@ -357,7 +355,7 @@ def audit(items: Sequence[Item], wide: bool) -> RenderableType:
     return FittedTable(columns, rows, whole=wide)
 
 
-def versions(found: Item) -> RenderableType:
+def versions(found: Item) -> Block | str:
     """Show the versions of client and server."""
     advice = {
         "none": "The versions are equal.",

@@ -6,19 +6,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from app.kubectl import formatting
 from app.kubectl.explain import SAID, ahead, point, sheet
 from app.terminal.table import Column, FittedTable
+from app.terminal.text import Block, Group, Text
 
 Item = Mapping[str, Any]
 
 
-def trials(found: Item, now: datetime) -> RenderableType:
+def trials(found: Item, now: datetime) -> Block | str:
     """Return the result for each object."""
-    lines: list[RenderableType] = []
+    lines: list[Block | str] = []
     for each in found["items"]:
         lines += ["", *_lines(each, now)] if lines else _lines(each, now)
     if found["skipped"]:
@@ -27,7 +25,7 @@ def trials(found: Item, now: datetime) -> RenderableType:
     return Group(*lines)
 
 
-def comparison(found: Item, wide: bool, now: datetime) -> RenderableType:
+def comparison(found: Item, wide: bool, now: datetime) -> Block | str:
     """Return a table with a row for each context and object."""
     table = FittedTable(_CONTEXTS, [_row(each, now) for each in found["items"]], whole=wide)
     reasons = [
@@ -78,17 +76,17 @@ def _short_start(trial: Item, now: datetime) -> str:
     return f"about {formatting.span(trial['simulatedSeconds'])}"
 
 
-def _lines(item: Item, now: datetime) -> list[RenderableType]:
+def _lines(item: Item, now: datetime) -> list[Block | str]:
     name, trial = item["object"], item["trial"]
-    notes: list[RenderableType] = [Text(f"Note: {each}") for each in item["notes"]]
+    notes: list[Block | str] = [Text(f"Note: {each}") for each in item["notes"]]
     if not item["accepted"]:
-        return [Text(f"{name} is refused: {item['refusal']}", style="bold"), *notes]
-    head = Text(f"{name} is accepted{_outcome(trial)}", style="bold")
+        return [Text(f"{name} is refused: {item['refusal']}", "bold"), *notes]
+    head = Text(f"{name} is accepted{_outcome(trial)}", "bold")
     if trial is None or trial["state"] == "unmanaged":
         return [head, *notes]
-    lines: list[RenderableType] = [head, sheet(_facts(trial, now)), *notes]
+    lines: list[Block | str] = [head, sheet(_facts(trial, now)), *notes]
     if trial["remedies"]:
-        lines += ["", Text("Remedies, for an earlier start:", style="bold")]
+        lines += ["", Text("Remedies, for an earlier start:", "bold")]
         lines += [point(each) for each in trial["remedies"]]
     return lines
 

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
+from app.terminal.text import Page, Text, cell_len, wrapped
 
 SHORTEST = 12
 """Shorter names are never shortened."""
 
 LEAST_TEXT = 20
 """Texts have at least this width: a narrower column of words is hard to read."""
-
-
-class TableConsole(Console):
-    """A console that prints tables with or without the heads of their columns."""
-
-    def __init__(self, *, has_heads: bool = True, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.has_heads = has_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +35,7 @@ class Column:
 
 
 class FittedTable:
-    """A renderable table. `whole`: show all columns in full, in long lines."""
+    """A table. `whole`: show all columns in full, in long lines."""
 
     def __init__(
         self,
@@ -63,14 +52,31 @@ class FittedTable:
         self._whole = whole
         self._gap = gap
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def lines(self, page: Page) -> Iterator[str]:
         """Yield the table, and the names of the columns that are left out."""
-        kept, widths = self._fit(options.max_width)
-        yield self._table(kept, widths, has_heads=getattr(console, "has_heads", True))
+        kept, widths = self._fit(page.width)
+        if page.has_heads and any(each.head for each in self.columns):
+            yield from self._row(page, widths, {i: self.columns[i].head for i in kept}, "bold")
+        for row in self.rows:
+            shown = {i: self._shown(i, row[i], widths[i]) for i in kept}
+            yield from self._row(page, widths, shown)
         left_out = [each.head for i, each in enumerate(self.columns) if i not in kept]
         if left_out:
             names = ", ".join(left_out)
-            yield Text(f"Left out: {names}; -o wide shows all columns.", style="dim")
+            yield from Text(f"Left out: {names}; -o wide shows all columns.", "dim").lines(page)
+
+    def _row(
+        self, page: Page, widths: dict[int, int], texts: dict[int, str], style: str = ""
+    ) -> Iterator[str]:
+        """Yield the lines of a row. `texts` and `widths`: by column."""
+        cells = [wrapped(text, widths[i]) for i, text in texts.items()]
+        for parts in zip_longest(*cells, fillvalue=""):
+            line = ""
+            for i, part in zip(texts, parts, strict=True):
+                column, space = self.columns[i], " " * (widths[i] - cell_len(part))
+                text = page.styled(part, style or ("dim" if column.dim else ""))
+                line += (space + text if column.right else text + space) + " " * self._gap
+            yield line.rstrip()
 
     def _fit(self, width: int) -> tuple[list[int], dict[int, int]]:
         """Return the columns to show, and their widths."""
@@ -121,27 +127,6 @@ class FittedTable:
         else:
             words += self._cells(i)
         return max(map(cell_len, words), default=0)
-
-    def _table(self, kept: Sequence[int], widths: dict[int, int], *, has_heads: bool) -> Table:
-        table = Table(
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-            padding=(0, self._gap, 0, 0),
-            show_header=has_heads and any(each.head for each in self.columns),
-            width=self._sum(widths),
-        )
-        for i in kept:
-            column = self.columns[i]
-            table.add_column(
-                column.head,
-                justify="right" if column.right else "left",
-                style="dim" if column.dim else "",
-                width=widths[i],
-            )
-        for row in self.rows:
-            table.add_row(*(Text(self._shown(i, row[i], widths[i])) for i in kept))
-        return table
 
     def _shown(self, i: int, text: str, width: int) -> str:
         return shorten(text, width) if self.columns[i].short else text

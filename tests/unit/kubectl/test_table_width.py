@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 
 from app.kubectl import tables
 from app.terminal.table import SHORTEST, Column, FittedTable, shorten
+from app.terminal.text import Block, Page, as_block
 from tests.support import kubectl_answers as answers
 
 PODS = ("llm-pretrain-70b-worker-0-7f9dxk2", "eval", "ablation-study-with-many-seeds-x7k2p")
 USERS = ("system:serviceaccount:kubeflow-team-a:default-editor", "alice.wonderland@example.com")
 
 
-def shown(table: object, width: int) -> list[str]:
+def shown(table: Block | str, width: int) -> list[str]:
     """Return the lines of a table on a terminal of this width."""
-    screen = Console(width=width, highlight=False, markup=False, emoji=False)
-    with screen.capture() as text:
-        screen.print(table, crop=False)
-    return [line.rstrip() for line in text.get().splitlines()]
+    return list(as_block(table).lines(Page(width)))
 
 
 def queue() -> list[dict[str, object]]:
