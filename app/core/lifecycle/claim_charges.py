@@ -3,6 +3,9 @@
 A claim in use is charged to the pod with the earliest release among its users. If no pod uses the
 claim, each waiting workload must expect the charge: a single pod, or one pod of a gang.
 
+An allocated claim counts as its devices while all its users are bound. If an unbound pod is left
+alone with it, kube-scheduler may allocate it again, and then it may get its largest alternative.
+
 If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
 of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
 """
@@ -46,19 +49,24 @@ class _First(NamedTuple):
 
 
 class _Standing(NamedTuple):
-    """The claims of a pod, its workload and its use."""
+    """The claims of a pod, its workload and its use. `unbound`: it is ungated and has no node."""
 
     keys: tuple[ClaimKey, ...]
     group: tuple[str, ...]
     use: ClaimUse | None
+    unbound: bool
 
 
 @dataclass(slots=True)
 class _Users:
-    """The pods that name one claim: waiting pods by workload, and ungated pods."""
+    """The pods that name one claim: waiting pods by workload, and ungated pods.
+
+    `unbound`: the ungated pods without a node.
+    """
 
     waiting: dict[tuple[str, ...], SortedSet[Uid]] = field(default_factory=dict)
     using: SortedDict[tuple[Served, Uid], PoolName | None] = field(default_factory=SortedDict)
+    unbound: set[Uid] = field(default_factory=set)
 
     @property
     def first(self) -> _First | None:
@@ -263,7 +271,8 @@ class ClaimCharges:
             if keys:
                 self._seen[pod.uid] = None
         group = (pod.namespace, pod.user, pod.gang) if pod.gang else (pod.uid,)
-        standing = _Standing(tuple(keys), group, use)
+        unbound = use is not None and pod.node is None
+        standing = _Standing(tuple(keys), group, use, unbound)
         known = self._standings.get(pod.uid)
         if known != standing:
             self._standings[pod.uid] = standing
@@ -290,12 +299,14 @@ class ClaimCharges:
                 what = f"ResourceClaim {ref.name}" if ref.name else f"template of claim {ref.entry}"
                 raise InvalidInput(f"There is no {what}; create it, or add it to the manifest.")
             names |= claim.class_names
-            amounts = self._classes.count(claim)
+            amounts = self._classes.count_most(claim)
             asks = asks or bool(amounts)
             users = self._users.get(key)
             first = users.first if users is not None else None
-            if first is not None and amounts:
+            if users is not None and first is not None and amounts:
                 tied = tied or first.pool
+                if not users.unbound and ref.name not in charged:
+                    demand = add(demand, self._growth(key))
             elif ref.name not in charged:
                 demand = add(demand, amounts)
             if ref.name:
@@ -341,6 +352,10 @@ class ClaimCharges:
             return
         before = users.first
         users.using[standing.use.served, uid] = standing.use.pool
+        if standing.unbound:
+            users.unbound.add(uid)
+            if len(users.unbound) == 1 and self._growth(key):
+                self._doubt(key)
         self._pass_on(users, before)
 
     def _part(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
@@ -355,6 +370,10 @@ class ClaimCharges:
         else:
             before = users.first
             del users.using[standing.use.served, uid]
+            if standing.unbound:
+                users.unbound.discard(uid)
+                if not users.unbound and self._growth(key):
+                    self._doubt(key)
             self._pass_on(users, before)
 
     def _pass_on(self, users: _Users, before: _First | None) -> None:
@@ -389,6 +408,8 @@ class ClaimCharges:
                     demand = add(demand, amounts)
                 elif standing.use is None and first is not None:
                     tied = tied or first.pool
+                    if not self._users[key].unbound:
+                        demand = add(demand, self._growth(key))
         awaits = tuple(ref.entry for ref in pod.claims if self._awaits(pod, ref, standing))
         securing = standing.use is None and self._guarded and not self._are_secured(standing)
         no_class = self._missing_class(plain, standing) if standing.use is None else ""
@@ -420,6 +441,9 @@ class ClaimCharges:
         """Return the amounts of a claim. If it was replaced in use, return the largest amounts."""
         claim = self._claims.get(key)
         found = self._classes.count(claim) if claim is not None else {}
+        users = self._users[key]
+        if users.unbound or not users.using:
+            found = add(found, self._growth(key))
         for former in self._former.get(key, ()):
             found = largest(found, self._classes.count(former))
         if standing.use is not None:
@@ -430,6 +454,15 @@ class ClaimCharges:
                 if grant.name == key[1] and not (same and is_known):
                     found = largest(found, grant.amounts)
         return found
+
+    def _growth(self, key: ClaimKey) -> Amounts:
+        """Return how much more an allocated claim may get if it is allocated again."""
+        claim = self._claims.get(key)
+        if claim is None or claim.allocated is None:
+            return {}
+        counts = self._classes.count(claim)
+        most = self._classes.count_most(claim)
+        return {r: v - counts.get(r, 0) for r, v in most.items() if v > counts.get(r, 0)}
 
     def _awaits(self, pod: Pod, ref: ClaimRef, standing: _Standing) -> bool:
         """Return whether an unbound pod cannot be scheduled because this claim is missing."""

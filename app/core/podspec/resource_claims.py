@@ -159,13 +159,16 @@ class Classes:
     def count(self, claim: ResourceClaim) -> dict[Resource, int]:
         """Return the managed resources that a claim counts as.
 
-        These are its allocated devices. Before the allocation they are its most expensive
-        alternatives.
+        These are its allocated devices. Before the allocation they are `count_most`.
         """
+        if claim.allocated is None:
+            return self.count_most(claim)
+        return _capped(self._count_allocated(claim, claim.allocated))
+
+    def count_most(self, claim: ResourceClaim) -> dict[Resource, int]:
+        """Return what an allocation of a claim can count as: its most expensive alternatives."""
         total: dict[Resource, int] = {}
-        if claim.allocated is not None:
-            total = self._count_allocated(claim, claim.allocated)
-        for alternatives in claim.requests if claim.allocated is None else ():
+        for alternatives in claim.requests:
             worst: dict[Resource, int] = {}
             for ask in alternatives:
                 resource = self.resource(ask.device_class)
@@ -173,8 +176,7 @@ class Classes:
                     devices = self._most(ask) if ask.count is None else ask.count
                     worst = largest(worst, {resource: devices})
             total = add(total, worst)
-        # Cap at the amount that the API can allocate. Otherwise one claim could fill a pool.
-        return {r: min(v, MOST_DEVICES) for r, v in total.items() if v > 0}
+        return _capped(total)
 
     def _count_allocated(
         self, claim: ResourceClaim, allocated: tuple[AllocatedDevice, ...]
@@ -201,6 +203,11 @@ class Classes:
             if counted:
                 total[counted] = total.get(counted, 0) + value
         return total
+
+
+def _capped(amounts: Amounts) -> dict[Resource, int]:
+    """Return at most what the API can allocate. Otherwise one claim could fill a pool."""
+    return {r: min(v, MOST_DEVICES) for r, v in amounts.items() if v > 0}
 
 
 def needs_counting(asked: Amounts) -> bool:

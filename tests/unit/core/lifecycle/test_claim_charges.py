@@ -34,8 +34,10 @@ from app.core.model import (
     Resource,
     Uid,
 )
+from app.core.podspec.devices import DeviceId
 from app.core.podspec.resource_claims import (
     IMPLICIT,
+    AllocatedDevice,
     Alternatives,
     Classes,
     DeviceAsk,
@@ -400,6 +402,46 @@ def test_two_workloads_that_share_a_claim_each_expect_to_pay_while_nobody_uses_i
     assert [bench.rule("p"), bench.rule("q")] == [Rule.CAPACITY, Rule.ORDER]
     assert bench.end("wall") == ["p", "q"]
     assert bench.used == {GPU: 6}
+
+
+def some_or_one(name: str, count: int, allocated: int | None = None) -> ResourceClaim:
+    """Return a claim of `count` GPUs, or else of one, with as many allocated ones."""
+    asks = (DeviceAsk("gpu.nvidia.com", count, "r/some"), DeviceAsk("gpu.nvidia.com", 1, "r/one"))
+    part = "r/one" if allocated == 1 else "r/some"
+    devices = [DeviceId("gpu.nvidia.com", "n", f"{name}-{i}") for i in range(allocated or 0)]
+    got = tuple(AllocatedDevice(part, each) for each in devices)
+    return replace(claim(name, asks), allocated=None if allocated is None else got)
+
+
+def test_who_joins_a_claim_expects_what_it_may_get_when_it_is_allocated_again() -> None:
+    bench = Bench()
+    bench.put(some_or_one("c", 5), claim("rest", gpus(4)))
+    bench.see(pod("p", "c"))
+    bench.hear(*_seen(bench, replace(bench.pods[Uid("a/p")], node=NodeName("n"))))
+    bench.put(some_or_one("c", 5, allocated=1))
+    assert bench.charged() == {"p": 1}
+    assert bench.see(pod("other", "rest"), pod("q", "c")) == ["other"]
+    assert bench.rule("q") is Rule.CAPACITY
+    assert bench.end("other") == ["q"]
+    assert bench.used == {GPU: 5}
+
+
+def test_a_claim_counts_as_its_most_while_an_unbound_pod_uses_it() -> None:
+    bench = Bench()
+    bench.put(some_or_one("c", 7))
+    bench.see(pod("p", "c"), pod("q", "c"))
+    bench.hear(*_seen(bench, replace(bench.pods[Uid("a/p")], node=NodeName("n"))))
+    bench.put(some_or_one("c", 7, allocated=1))
+    assert bench.used == {GPU: 7}
+    bench.hear(*_seen(bench, replace(bench.pods[Uid("a/q")], node=NodeName("n"))))
+    assert bench.used == {GPU: 1}
+
+
+def test_a_pod_that_waits_for_an_allocated_claim_without_users_expects_its_most() -> None:
+    bench = Bench()
+    bench.put(some_or_one("c", 7, allocated=1), claim("rest", gpus(4)))
+    assert bench.see(pod("other", "rest"), pod("q", "c")) == ["other"]
+    assert bench.rule("q") is Rule.CAPACITY
 
 
 # --- claims that change ---
