@@ -1,10 +1,11 @@
-"""Helm uninstalls and installs Fairgate while its processes run, end, or were killed."""
+"""Helm upgrades, uninstalls and installs Fairgate by the lines of the pages."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,11 @@ from app.devcluster import state_dir as folders
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
-from app.devcluster.fairgate_install import CHART, NAMESPACE
-from tests.support.chart import ROLES, Chart
+from app.devcluster.fairgate_install import NAMESPACE
+from tests.support.chart import ROLES
 from tests.support.cluster_driver import GATE, Stage, gates, name_of, pod, until
-from tests.support.documented_lines import run_documented
+from tests.support.documented_lines import commands, run_documented
+from tests.support.terminal import Terminal, missing
 
 KEPT = (
     "mutatingwebhookconfigurations",
@@ -36,17 +38,16 @@ class Site:
     def __init__(self, cluster: LocalCluster, tools: Tools, folder: Path) -> None:
         self.cluster = cluster
         self.stage = Stage(cluster, folder=folder)
-        self._chart = Chart(tools, folder)
+        programs = {"kubectl": Path(tools.kubectl), "helm": Path(tools.helm)}
+        self.terminal = Terminal(folder, cluster.kubeconfig, **programs)
+        values = cluster.folder / "fairgate" / "values.json"
+        shutil.copy(values, self.terminal.folder / "values.yaml")
         self._tools = tools
 
-    def helm(self, *args: str) -> None:
-        where = ("--namespace", NAMESPACE, "--kubeconfig", str(self.cluster.kubeconfig))
-        done = self._chart.run(*args, *where)
-        assert done.returncode == 0, done.stderr
-
-    def install(self, *flags: str) -> None:
-        values = str(self.cluster.folder / "fairgate" / "values.json")
-        self.helm("install", "fairgate", str(CHART), "--values", values, *flags)
+    def mode(self) -> str:
+        """Return the mode of the installed values."""
+        values = self.terminal.run(f"helm get values fairgate --all -o json -n {NAMESPACE}")
+        return str(json.loads(values)["mode"])
 
     def enforcing(self) -> list[str]:
         """Return the names of the Fairgate objects that the API server still enforces."""
@@ -69,9 +70,11 @@ def site(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iter
     try:
         cluster.up(ClusterOptions(nodes=1, gpus=4, environment=drains))
         site = Site(cluster, cluster_tools, tmp_path_factory.mktemp("uninstall"))
+        [install] = commands("docs/install.md", "### 2. Install in mode Observe")
         # kubectl created the objects of a local cluster.
-        site.install("--take-ownership", "--force-conflicts")
+        site.terminal.run(f"{install.text} --take-ownership --force-conflicts")
         yield site
+        site.terminal.close()
     finally:
         cluster.down()
 
@@ -91,14 +94,27 @@ def end(site: Site, how: str) -> None:
             os.kill(child.pid, signal.SIGKILL if how == "killed" else signal.SIGTERM)
 
 
-@pytest.mark.parametrize("how", ["alive", "killed", "draining"])
-def test_uninstalled_fairgate_is_gone_and_can_be_installed_again(site: Site, how: str) -> None:
+UNINSTALLS = [
+    *commands("docs/operations.md", "", "helm uninstall"),
+    *commands("docs/install.md", "### Uninstall", "helm"),
+]
+INSTALLS = [
+    commands("docs/install.md", "### 2. Install in mode Observe"),
+    commands("README.md", "the last command, which begins to hold pods:", "helm"),
+]
+
+
+@pytest.mark.parametrize(("how", "page"), [("alive", 0), ("killed", 1), ("draining", 0)])
+def test_uninstalled_fairgate_is_gone_and_can_be_installed_again(
+    site: Site, how: str, page: int
+) -> None:
     stage, space = site.stage, site.stage.namespace(f"uninstall-{how}")
     stage.apply(space, pod("held", 9))
     until("a pod is held", lambda: stage.held(space) == ["held"])
     if how != "alive":
         end(site, how)
-    site.helm("uninstall", "fairgate")
+    uninstall = UNINSTALLS[page]
+    assert not missing(uninstall, site.terminal.run(uninstall))
 
     until("no policy and no webhook is left", lambda: site.enforcing() == [])
     until("GPU pods may be created", lambda: created(site, space, "free"))
@@ -108,13 +124,37 @@ def test_uninstalled_fairgate_is_gone_and_can_be_installed_again(site: Site, how
     site.documented("docs/operations.md", "Pods that are still held then keep their gate")
     until("no gate is left", lambda: not any(gates(each) for each in stage.pods(space)))
 
-    site.install()
+    for line in INSTALLS[page]:
+        site.terminal.run(line)
     for role in ROLES:
         site.cluster.stop_fairgate(role, signal.SIGKILL)
     site.start()
     stage.apply(space, pod("again", 9))
     until("pods are held again", lambda: stage.held(space) == ["again"])
     stage.delete(space, "held", "free", "again")
+
+
+UPGRADES = {
+    "Enforce": [
+        *commands("docs/install.md", "### 4. Enforce"),
+        *commands("docs/operations.md", "how to read the numbers. Then enforce:"),
+        *commands("docs/upgrade.md", "## Upgrade", "helm upgrade"),
+        *commands("certs/README.md", "", "helm"),
+    ],
+    "Observe": commands("docs/install.md", "### Go back to Observe"),
+}
+ROLLBACK = commands("docs/upgrade.md", "## Rollback")
+
+
+def test_documented_lines_upgrade_and_roll_back(site: Site) -> None:
+    """It runs after a new installation, because helm then owns all fields."""
+    for mode, lines in UPGRADES.items():
+        for line in lines:
+            site.terminal.run(line)
+        assert site.mode() == mode
+    for line in ROLLBACK:
+        site.terminal.run(line)
+    assert site.mode() == "Enforce", "as before the last upgrade"
 
 
 def test_a_documented_line_repairs_a_cluster_without_fairgate(site: Site) -> None:
