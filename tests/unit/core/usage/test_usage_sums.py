@@ -66,6 +66,14 @@ def test_steps_part_a_run_and_lose_nothing_of_it() -> None:
     assert found == [("a", 100, 100), ("a", 200, 200), ("a", 300, 200), ("a", 400, 40)]
 
 
+@pytest.mark.parametrize("by", GroupBy)
+def test_each_grouping_has_the_same_sum(by: GroupBy) -> None:
+    runs = run("x", 0, 333, bound=7), run("y", 50, None, tenant="b"), run("z", 1, 2)
+    rows = summed(*runs, by=[by], span=(0, 1000))
+    assert isinstance(rows, list)
+    assert sum(spent for *_, spent in rows) == 2 * (333 + 950 + 1)
+
+
 def test_names_in_the_order_they_were_asked_for() -> None:
     found = summed(run("x", 0, 100), by=[GroupBy.USER, GroupBy.TENANT], span=(0, 100))
     assert found == [("alice", "a", 0, 200)]
