@@ -8,31 +8,31 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from app.ports.liveness import Liveness
 from app.web.api import problems
-from app.web.api.audit import audit_routes
+from app.web.api.audit import add_audit_routes
 from app.web.api.dashboard import page_routes
 from app.web.api.fair_shares import FairShares
-from app.web.api.me import me_routes
+from app.web.api.me import add_me_routes
 from app.web.api.middleware import Aged, Bounded
-from app.web.api.nodes import node_routes
+from app.web.api.nodes import add_node_routes
 from app.web.api.openapi_models import operation_id
-from app.web.api.pools import pool_routes
+from app.web.api.pools import add_pool_routes
 from app.web.api.query_check import Documented
-from app.web.api.queues import queue_routes
-from app.web.api.quotas import quota_routes
-from app.web.api.releases import release_routes
+from app.web.api.queues import add_queue_routes
+from app.web.api.quotas import add_quota_routes
+from app.web.api.releases import add_release_routes
 from app.web.api.response_headers import DescribedApp
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import DECIMAL
-from app.web.api.search import search_routes
-from app.web.api.server_version import version_routes
-from app.web.api.simulations import simulation_routes
-from app.web.api.stream import StreamTiming, stream_routes
-from app.web.api.tenants import tenant_routes
-from app.web.api.trials import trial_routes
-from app.web.api.usage import usage_routes
+from app.web.api.search import add_search_routes
+from app.web.api.server_version import add_version_routes
+from app.web.api.simulations import add_simulation_routes
+from app.web.api.stream import StreamTiming, add_stream_routes
+from app.web.api.tenants import add_tenant_routes
+from app.web.api.trials import add_trial_routes
+from app.web.api.usage import add_usage_routes
 from app.web.api.visible_state import VisibleStates
-from app.web.api.workloads import workload_routes
-from app.web.api.writes import write_routes
+from app.web.api.workloads import add_workload_routes
+from app.web.api.writes import add_write_routes
 from app.web.health import SERVES, Checks, ops_routes
 
 PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
@@ -61,31 +61,30 @@ def api_app(
         prefix="/v1",
         tags=["v1"],
         responses=problems.documented(*PROBLEMS),
+        generate_unique_id_function=operation_id,
         # The order matters: authenticate before checking query parameters.
         dependencies=[Depends(context.access.caller), Depends(documented.need_known)],
     )
     shares = FairShares(context, time.monotonic)
     visible = VisibleStates(context, time.monotonic)
-    for routes in (
-        tenant_routes(context, shares),
-        queue_routes(context),
-        pool_routes(context),
-        node_routes(context, visible),
-        quota_routes(context),
-        usage_routes(context),
-        release_routes(context),
-        workload_routes(context),
-        audit_routes(context),
-        simulation_routes(context),
-        trial_routes(context),
-        me_routes(context, shares),
-        search_routes(context, visible),
-        stream_routes(context, visible, time.monotonic, lambda: not _drains(checks), rhythm),
-        write_routes(context),
-        version_routes(context),
-    ):
-        v1.include_router(routes)
-    app.include_router(v1)
+    add_tenant_routes(v1, context, shares)
+    add_queue_routes(v1, context)
+    add_pool_routes(v1, context)
+    add_node_routes(v1, context, visible)
+    add_quota_routes(v1, context)
+    add_usage_routes(v1, context)
+    add_release_routes(v1, context)
+    add_workload_routes(v1, context)
+    add_audit_routes(v1, context)
+    add_simulation_routes(v1, context)
+    add_trial_routes(v1, context)
+    add_me_routes(v1, context, shares)
+    add_search_routes(v1, context, visible)
+    add_stream_routes(v1, context, visible, time.monotonic, lambda: not _drains(checks), rhythm)
+    add_write_routes(v1, context)
+    add_version_routes(v1, context)
+    # `include_router` would build every route two more times.
+    app.router.routes.extend(v1.routes)
     app.include_router(ops_routes(checks, liveness, context.access))
     app.router.routes.extend(page_routes())
     return app

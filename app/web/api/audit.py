@@ -73,9 +73,8 @@ def is_about(facts: dict[str, Any], tenant: str) -> bool:
     return itself or facts.get("tenant") == tenant
 
 
-def audit_routes(context: RouteContext) -> APIRouter:
-    """Return the routes under /audit."""
-    routes = APIRouter()
+def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the routes under /audit."""
     access, caller = context.access, Depends(context.access.caller)
 
     @routes.get(
@@ -113,8 +112,6 @@ def audit_routes(context: RouteContext) -> APIRouter:
             at=moment(signed.at),
             signed=json.dumps(signed.fields()),
         )
-
-    return routes
 
 
 async def _export(chain: AuditReader, ending: StreamTail, excerpt: Excerpt) -> AsyncIterator[str]:

@@ -25,9 +25,8 @@ MOST_RELEASED = 1000
 NO_PART = Part(0.0, 0.0)
 
 
-def me_routes(context: RouteContext, shares: FairShares) -> APIRouter:
-    """Return the route /me."""
-    routes = APIRouter()
+def add_me_routes(routes: APIRouter, context: RouteContext, shares: FairShares) -> None:
+    """Add the route /me."""
     caller = Depends(context.access.caller)
 
     @routes.get("/me", summary="The caller's own workloads, use and fair share")
@@ -48,8 +47,6 @@ def me_routes(context: RouteContext, shares: FairShares) -> APIRouter:
             workloads=[_own(view, context) for view in (*held, *views) if view is not None],
             left_out=max(0, pending - sum(view.pods for view in held)) + len(released) - len(shown),
         )
-
-    return routes
 
 
 def _own(view: HeldView | ReleasedView, context: RouteContext) -> OwnWorkload:

@@ -38,9 +38,8 @@ class NodePods(ResponseModel):
     hidden: int
 
 
-def node_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
-    """Return the route /nodes/{node}/pods."""
-    routes = APIRouter()
+def add_node_routes(routes: APIRouter, context: RouteContext, visible: VisibleStates) -> None:
+    """Add the route /nodes/{node}/pods."""
     caller = Depends(context.access.caller)
 
     @routes.get("/nodes/{node}/pods", summary="Released pods of a node")
@@ -55,8 +54,6 @@ def node_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
         seen = [each for each in found if each.user == identity.name or rights.queue(each.tenant)]
         hidden = len(found) - len(seen) if rights.pools else 0
         return NodePods(node=node, items=[_shown(each, context) for each in seen], hidden=hidden)
-
-    return routes
 
 
 def _shown(pod: ReleasedView, context: RouteContext) -> NodePod:

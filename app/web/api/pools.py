@@ -25,9 +25,8 @@ from app.web.api.schemas import (
 from app.web.api.tenants import tag
 
 
-def pool_routes(context: RouteContext) -> APIRouter:
-    """Return the routes under /pools that read."""
-    routes = APIRouter()
+def add_pool_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the routes under /pools that read."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -50,8 +49,6 @@ def pool_routes(context: RouteContext) -> APIRouter:
             raise Refused(404, f"There is no pool {pool}; kubectl fairgate pools lists them.")
         tag(response, context.view.pools.get(name))
         return pool_whole(context, name)
-
-    return routes
 
 
 def pool_shown(context: RouteContext, name: PoolName) -> PoolShown:

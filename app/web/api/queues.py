@@ -32,9 +32,8 @@ MOST_USERS = 100
 """Users in one read of the store."""
 
 
-def queue_routes(context: RouteContext) -> APIRouter:
-    """Return the routes that read queues."""
-    routes = APIRouter()
+def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the routes that read queues."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -72,8 +71,6 @@ def queue_routes(context: RouteContext) -> APIRouter:
                 "pending": sum(each.pods for each in counts),
             }
         )
-
-    return routes
 
 
 async def _read(

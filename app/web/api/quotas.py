@@ -28,9 +28,8 @@ At = Annotated[
 ]
 
 
-def quota_routes(context: RouteContext) -> APIRouter:
-    """Return the routes that read quotas."""
-    routes = APIRouter()
+def add_quota_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the routes that read quotas."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -50,8 +49,6 @@ def quota_routes(context: RouteContext) -> APIRouter:
         rows = _now(context) if at is None else await _then(context.past, when)
         items, rest = part(rows, limit, more, lambda row: (row.tenant, row.pool), 2)
         return Quotas(at=moment(when), items=items, more=rest)
-
-    return routes
 
 
 def _now(context: RouteContext) -> Iterator[QuotaRow]:

@@ -75,9 +75,8 @@ class ReleasesModel(ResponseModel):
     steps: list[StepReleases]
 
 
-def release_routes(context: RouteContext) -> APIRouter:
-    """Return the route /releases."""
-    routes = APIRouter()
+def add_release_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the route /releases."""
     access, caller = context.access, Depends(context.access.caller)
     reader = ReleaseReader(context.chain, context.managed, context.now)
     turn = asyncio.Semaphore(1)
@@ -131,8 +130,6 @@ def release_routes(context: RouteContext) -> APIRouter:
             ],
             steps=sums.shown_steps(),
         )
-
-    return routes
 
 
 def _complete(reader: ReleaseReader, now: Millis) -> Millis | None:

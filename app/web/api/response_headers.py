@@ -51,14 +51,15 @@ class DescribedApp(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""
-        if self.openapi_schema is None:
+        document = self.openapi_schema
+        if document is None:
             document = super().openapi()
             add_models(document, (Problem, *EVENTS.values()))
             for path, methods in document["paths"].items():
                 if path.startswith("/v1/"):
                     for method, operation in methods.items():
                         _describe(path, method, operation)
-        return super().openapi()
+        return document
 
 
 def _describe(path: str, method: str, operation: Operation) -> None:

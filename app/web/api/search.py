@@ -14,9 +14,8 @@ from app.web.api.schemas import HitShown, SearchModel
 from app.web.api.visible_state import VisibleStates
 
 
-def search_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
-    """Return the route /search."""
-    routes = APIRouter()
+def add_search_routes(routes: APIRouter, context: RouteContext, visible: VisibleStates) -> None:
+    """Add the route /search."""
     caller = Depends(context.access.caller)
     turn = asyncio.Semaphore(1)
 
@@ -49,5 +48,3 @@ def search_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
                 for hit in found.hits()
             ]
         )
-
-    return routes

@@ -11,9 +11,8 @@ from app.web.api.route_context import RouteContext
 from app.web.api.schemas import ServerVersion
 
 
-def version_routes(context: RouteContext) -> APIRouter:
-    """Return the route /version."""
-    routes = APIRouter()
+def add_version_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the route /version."""
     caller = Depends(context.access.caller)
     try:
         own = version("fairgate")
@@ -23,5 +22,3 @@ def version_routes(context: RouteContext) -> APIRouter:
     @routes.get("/version", summary="The version of Fairgate that answers")
     async def server_version(identity: Identity = caller) -> ServerVersion:
         return ServerVersion(version=own)
-
-    return routes

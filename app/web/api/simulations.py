@@ -30,9 +30,8 @@ MOST_ASKED = 200
 TOO_MANY_REQUESTS, UNPROCESSABLE, UNAVAILABLE = 429, 422, 503
 
 
-def simulation_routes(context: RouteContext) -> APIRouter:
-    """Return the route under /simulations."""
-    routes = APIRouter()
+def add_simulation_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the route under /simulations."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -50,8 +49,6 @@ def simulation_routes(context: RouteContext) -> APIRouter:
             assumed=found.assumed,
             tenants=[_tenant(name, *found.tenants[name]) for name in sorted(seen)],
         )
-
-    return routes
 
 
 @contextmanager

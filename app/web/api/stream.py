@@ -191,16 +191,16 @@ def event(name: str, data: BaseModel) -> bytes:
     return f"event: {name}\ndata: {data.model_dump_json(by_alias=True)}\n\n".encode()
 
 
-def stream_routes(
+def add_stream_routes(
+    routes: APIRouter,
     context: RouteContext,
     visible: VisibleStates,
     clock: Callable[[], float],
     stays: Callable[[], bool] = lambda: True,
     rhythm: StreamTiming | None = None,
     room: ConnectionLimit | None = None,
-) -> APIRouter:
-    """Return the route /stream. `clock` returns monotonic seconds; `stays`: False ends streams."""
-    routes = APIRouter()
+) -> None:
+    """Add the route /stream. `clock` returns monotonic seconds; `stays`: False ends streams."""
     times, listeners = rhythm or StreamTiming(), room or ConnectionLimit()
     access = context.access
     caller = Depends(access.caller)
@@ -238,8 +238,6 @@ def stream_routes(
         return EventStreamResponse(
             content, listeners, limit_name(identity.name), times.write_timeout
         )
-
-    return routes
 
 
 async def _listen(

@@ -40,9 +40,8 @@ NOTHING = TenantView(
 """State of a tenant without pods and without a Tenant resource."""
 
 
-def tenant_routes(context: RouteContext, shares: FairShares) -> APIRouter:
-    """Return the routes under /tenants that read, except queues."""
-    routes = APIRouter()
+def add_tenant_routes(routes: APIRouter, context: RouteContext, shares: FairShares) -> None:
+    """Add the routes under /tenants that read, except queues."""
     access = context.access
     # No annotated alias: FastAPI evaluates annotations without local names.
     caller = Depends(access.caller)
@@ -88,8 +87,6 @@ def tenant_routes(context: RouteContext, shares: FairShares) -> APIRouter:
         parts = shares.of(TenantName(tenant)).users if context.seen_whole() else {}
         items = [_with_share(user_shown(each), parts.get(each.name)) for each in those]
         return PageModel[UserShown](items=items, more=rest)
-
-    return routes
 
 
 def _with_fair_share(shown: TenantShown, shares: FairShares) -> TenantShown:

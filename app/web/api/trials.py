@@ -32,9 +32,8 @@ GUESS = "Too few estimates of similar waits could be checked yet, so an estimate
 NO_START = "In the simulation they do not all start within four days."
 
 
-def trial_routes(context: RouteContext) -> APIRouter:
-    """Return the route under /trials."""
-    routes = APIRouter()
+def add_trial_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the route under /trials."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -54,8 +53,6 @@ def trial_routes(context: RouteContext) -> APIRouter:
             if context.trials is None:
                 raise Refused(UNAVAILABLE, "This replica runs no simulations.")
             return _tried(pods, await context.trials.attempt(user, pods), context)
-
-    return routes
 
 
 def _read(asked: TrialRequest, user: UserName, context: RouteContext) -> tuple[Pod, ...]:

@@ -48,9 +48,8 @@ Total = Annotated[
 Form = Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")]
 
 
-def usage_routes(context: RouteContext) -> APIRouter:
-    """Return the route /usage."""
-    routes = APIRouter()
+def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the route /usage."""
     access, caller = context.access, Depends(context.access.caller)
     busy = asyncio.Semaphore(AT_ONCE)
 
@@ -97,8 +96,6 @@ def usage_routes(context: RouteContext) -> APIRouter:
             return _as_csv(names, rows, begin, end, stepped=stepped)
         rest = token(begin, end, first + limit) if first + limit < len(rows) else None
         return _page(names, rows[first:][:limit], begin, end, complete, rest, stepped=stepped)
-
-    return routes
 
 
 def _total_answer(

@@ -18,9 +18,8 @@ from app.web.api.route_context import NamespacePath, PodPath, RouteContext
 from app.web.api.schemas import WorkloadModel
 
 
-def workload_routes(context: RouteContext) -> APIRouter:
-    """Return the route under /workloads."""
-    routes = APIRouter()
+def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the route under /workloads."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -45,8 +44,6 @@ def workload_routes(context: RouteContext) -> APIRouter:
                 "finished, requests no managed resource, or does not exist.",
             )
         return as_json(found)
-
-    return routes
 
 
 async def _sees(identity: Identity, uid: Uid | None, context: RouteContext) -> bool:

@@ -32,14 +32,12 @@ DryRun = Annotated[
 Wanted = Annotated[Conditions, Depends(conditions_of)]
 
 
-def write_routes(context: RouteContext) -> APIRouter:
-    """Return the routes under /tenants and /pools that write."""
-    routes = APIRouter()
+def add_write_routes(routes: APIRouter, context: RouteContext) -> None:
+    """Add the routes under /tenants and /pools that write."""
     changes = WriteService(context.access, context.resources, context.reporter)
     _tenants(routes, context, changes)
     _weights(routes, context, changes)
     _pools(routes, context, changes)
-    return routes
 
 
 def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
