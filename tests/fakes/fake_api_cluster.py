@@ -42,9 +42,7 @@ from app.core.model import (
 from app.core.quantities import PODS, ManagedResources
 from app.ports.api import EnforcementResult
 from app.ports.forecasts import Simulations
-from app.ports.liveness import Liveness
 from app.sim.cluster.virtual_cluster import held_pod
-from app.web.api.app import api_app
 from app.web.api.route_context import RouteContext
 from app.web.api.stream import StreamTiming
 from app.web.health import SERVES
@@ -55,7 +53,7 @@ from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.fakes.fake_usage_records import FakeRuns
-from tests.support.rest_app import context
+from tests.support.rest_app import context, described_app
 
 GPU = Resource("nvidia.com/gpu")
 LOOPBACK = HostPort("127.0.0.1", 0)
@@ -121,7 +119,7 @@ class ApiCluster:
 
     def app(self, rhythm: StreamTiming | None = None) -> FastAPI:
         """Return the REST app."""
-        return api_app(self.context(), {SERVES: lambda: self.stays}, Liveness(), rhythm)
+        return described_app(self.context(), {SERVES: lambda: self.stays}, rhythm)
 
     def context(self) -> RouteContext:
         """Return the context of the routes."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
+from typing import Any
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from app.core import events as ev
@@ -30,6 +33,7 @@ from app.web.api.app import api_app
 from app.web.api.auth import Access
 from app.web.api.quota_history import ToldQuotas
 from app.web.api.route_context import RouteContext
+from app.web.api.stream import StreamTiming
 from app.web.health import Checks
 from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
@@ -66,6 +70,20 @@ def context(authority: Authorizer) -> RouteContext:
     )
 
 
+def described_app(
+    context: RouteContext, checks: Checks, rhythm: StreamTiming | None = None
+) -> FastAPI:
+    """Return the REST app. All apps of a process share one OpenAPI document: do not change it."""
+    app = api_app(context, checks, Liveness(), rhythm)
+    app.openapi_schema = _document()
+    return app
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return api_app(context(Rights()), {}, Liveness()).openapi()
+
+
 class Both:
     """A following engine and its view. `app` answers from both."""
 
@@ -96,7 +114,7 @@ class Both:
     @property
     def app(self) -> ASGIApp:
         if self._made is None or self._made[:2] != (self.context, self.checks):
-            self._made = self.context, self.checks, api_app(self.context, self.checks, Liveness())
+            self._made = self.context, self.checks, described_app(self.context, self.checks)
         return self._made[2]
 
     async def hear(self, *events: ev.ClusterEvent) -> None:

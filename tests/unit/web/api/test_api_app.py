@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.ports.liveness import Liveness
 from app.web.api import examples, problems
+from app.web.api.app import api_app
 from app.web.api.schemas import (
     PageModel,
     PoolShown,
@@ -16,8 +18,11 @@ from app.web.api.schemas import (
     UserShown,
     WorkloadModel,
 )
+from app.web.api.stream import StreamTiming
+from app.web.health import SERVES
 from tests.support.asgi import call
-from tests.support.rest_app import Both, node, pool, problem, tenant
+from tests.support.rest_app import Both, described_app, node, pool, problem, tenant
+from tests.support.two_teams import Neighbours
 
 
 @pytest.fixture
@@ -26,6 +31,12 @@ async def both() -> Both:
     await both.hear(tenant("team-a"), pool("h100"), node("n", 8))
     await both.open()
     return both
+
+
+async def test_the_document_depends_on_no_argument(both: Both) -> None:
+    app = api_app(Neighbours().context(), {SERVES: lambda: True}, Liveness(), StreamTiming())
+
+    assert app.openapi() == described_app(both.context, {}).openapi()
 
 
 PATHS = [

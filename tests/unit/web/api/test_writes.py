@@ -12,13 +12,11 @@ from starlette.types import ASGIApp
 
 from app.core.audit_entry import EntryType
 from app.core.errors import ClusterUnavailable
-from app.ports.liveness import Liveness
-from app.web.api.app import api_app
 from tests.fakes.fake_authorizer import People, Right
 from tests.fakes.fake_reports import FakeReporter
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.support.asgi import Reply, call
-from tests.support.rest_app import context, problem
+from tests.support.rest_app import context, described_app, problem
 
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
 PEOPLE: dict[str, set[Right]] = {
@@ -67,7 +65,7 @@ def reporter() -> FakeReporter:
 
 @pytest.fixture
 def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
-    return api_app(replace(context(people), resources=resources, reporter=reporter), {}, Liveness())
+    return described_app(replace(context(people), resources=resources, reporter=reporter), {})
 
 
 async def ask(
