@@ -14,7 +14,7 @@ from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.fairgate_install import CHART
 from app.devcluster.processes import child_environment
-from app.kube.enforcement_spec import CONFIG_MAP, read_documents
+from app.kube.enforcement_spec import CONFIG_MAP, LOADER, read_documents
 
 Object = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Chart:
         """Return the documents of `template`, and those that the webhook's processes create."""
         done = self.template(*args)
         assert done.returncode == 0, done.stderr
-        documents = [document for document in yaml.safe_load_all(done.stdout) if document]
+        documents = [document for document in yaml.load_all(done.stdout, LOADER) if document]
         return documents + enforced(documents)
 
 
