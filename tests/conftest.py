@@ -35,6 +35,8 @@ REAL = ("integration", "contract", "e2e", "faults")
 SHARED = "fairgate_cluster"
 SKIPPED = "no cluster on this machine"
 
+gc.disable()  # until all tests are collected: imports and collection leave hardly any garbage
+
 settings.register_profile("fairgate", deadline=None)  # no test asserts how long it takes
 settings.load_profile("fairgate")
 
@@ -72,6 +74,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySetUp:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # each full collection would visit the objects of 9000 tests
+    gc.enable()
     session.config.stash[_reason] = None
     if session.config.option.collectonly or not any(map(_needs_cluster, session.items)):
         return
