@@ -7,22 +7,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from app.core.errors import ClusterError
 from app.ports.liveness import Liveness
-from app.web.api.auth import Access, Bearer
-from app.web.api.problems import Refused
+from app.web.api.auth import Access
+from app.web.api.refused import Refused
 from app.web.metrics import REGISTRY
 
 HealthAnswer = TypeVar("HealthAnswer")
 
 Checks = Mapping[str, Callable[[], bool]]
 """Conditions of readiness, by name. Each request evaluates them again."""
+
+OpsHandler = Callable[[Request], Awaitable[Response]]
 
 SERVES = "not draining"
 """The check that fails after a process received the signal to stop."""
@@ -31,101 +36,60 @@ SERVES = "not draining"
 METRICS = "/metrics"
 
 
-def ops_app(checks: Checks, liveness: Liveness, access: Access | None) -> FastAPI:
+def ops_app(checks: Checks, liveness: Liveness, access: Access | None) -> Starlette:
     """Return an app with `/livez`, `/readyz` and `/metrics`.
 
     Call it from the event loop of the process. Any event loop may serve the app.
     """
-    app = FastAPI(title="Fairgate", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(ops_routes(checks, liveness, access))
-    return app
+    handlers = ops_handlers(checks, liveness, access)
+    return Starlette(routes=[Route(path, handler) for path, handler in handlers.items()])
 
 
-def ops_routes(checks: Checks, liveness: Liveness, access: Access | None) -> APIRouter:
-    """Return the routes of `/livez`, `/readyz` and `/metrics`, to add to another app.
+def ops_handlers(
+    checks: Checks, liveness: Liveness, access: Access | None
+) -> dict[str, OpsHandler]:
+    """Return the handlers of `/livez`, `/readyz` and `/metrics`, by path.
 
     `access` decides about `/metrics`, which names tenants; None: it is public.
     """
-    routes = APIRouter(tags=["health"])
     home = _loop()
 
-    @routes.get(
-        "/livez",
-        summary="Does the process make progress?",
-        response_class=Response,
-        responses=_texts({200: "It does", 503: "A part has stalled: one line per part"}),
-    )
-    async def livez() -> Response:
+    async def livez(_: Request) -> Response:
         return _lines(
             f"not alive: {part} finished no step for {age:.0f} s"
             for part, age in liveness.stalled().items()
         )
 
-    @routes.get(
-        "/readyz",
-        summary="Can it do its work?",
-        response_class=Response,
-        responses=_texts(
-            {200: "It can", 503: "Not yet, or not any more: a line for each thing missing"}
-        ),
-    )
-    async def readyz() -> Response:
+    async def readyz(_: Request) -> Response:
         async def missing() -> list[str]:
             return [f"not ready: {name}" for name, is_ready in checks.items() if not is_ready()]
 
         return _lines(await _within(home, missing))
 
     # The event loop of the process runs a scrape, so it never sees a partial change.
-    @routes.get(
-        "/metrics",
-        summary="Prometheus metrics",
-        response_class=Response,
-        responses=_texts(
-            {
-                200: "The metrics",
-                401: "No valid token",
-                403: "No right to get the path /metrics",
-                429: "Too many refused requests came from this address",
-                503: "The API server cannot be asked about the caller",
-            }
-        ),
-    )
-    async def metrics(request: Request, bearer: Bearer) -> Response:
+    async def metrics(request: Request) -> Response:
         async def latest() -> Response:
-            refused = None if access is None else await _refusal(access, request, bearer)
+            refused = None if access is None else await _refusal(access, request)
             return refused or Response(
                 generate_latest(REGISTRY), media_type=CONTENT_TYPE_PLAIN_0_0_4
             )
 
         return await _within(home, latest)
 
-    return routes
+    return {"/livez": livez, "/readyz": readyz, METRICS: metrics}
 
 
-def leader_routes(fault: Callable[[], str]) -> APIRouter:
+def leader_route(fault: Callable[[], str]) -> Route:
     """Return `/healthz/leader`, which fails while no pod is released.
 
     It is apart from `/readyz`: a standby is ready while no replica leads, or no rollout would end.
     """
-    routes = APIRouter(tags=["health"])
 
-    @routes.get(
-        "/healthz/leader",
-        summary="Are pods released?",
-        response_class=Response,
-        responses=_texts({200: "They are", 503: "No leader for 30 s, or Redis is unreachable"}),
-    )
-    async def leader() -> Response:
+    async def leader(_: Request) -> Response:
         found = fault()
         return _lines([found] if found else [])
 
-    return routes
-
-
-def _texts(answers: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Describe answers with plain text, for OpenAPI."""
-    content = {"text/plain": {"schema": {"type": "string"}}}
-    return {status: {"description": each, "content": content} for status, each in answers.items()}
+    return Route("/healthz/leader", leader)
 
 
 def _lines(faults: Iterable[str]) -> Response:
@@ -150,10 +114,10 @@ async def _within(
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), home))
 
 
-async def _refusal(access: Access, request: Request, bearer: Bearer) -> Response | None:
+async def _refusal(access: Access, request: Request) -> Response | None:
     """Return the answer to a caller without the right to the metrics; None if it has the right."""
     try:
-        await access.need_path(request, bearer, METRICS)
+        await access.need_path(request, METRICS)
     except Refused as error:
         return Response(
             f"{error.detail}\n", error.status, headers=error.headers, media_type="text/plain"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from app.config.setting_parsers import HostPort
 from app.kube.secrets import Bundle
@@ -53,7 +53,7 @@ def _source(process: RoleProcess, settle: timedelta) -> CertificateSource:
     )
 
 
-def tls_listener(process: RoleProcess, name: str, app: FastAPI, at: HostPort) -> Listener:
+def tls_listener(process: RoleProcess, name: str, app: ASGIApp, at: HostPort) -> Listener:
     """Return a listener that uses the certificate, and each later one."""
     certificate = process.certificate
     assert certificate is not None, "got by the role before it listens"

@@ -22,7 +22,7 @@ from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.kube.access_review import AUDIENCE, Reviews
 from app.kube.client import Client
 from app.web.api.auth import Access
-from app.web.health import SERVES, leader_routes, ops_app
+from app.web.health import SERVES, leader_route, ops_app
 from app.web.server.rate_limit import RateLimit
 from app.web.server.server import Listener, Servers, allow_connections
 from app.wiring.process import Adapters, RoleProcess
@@ -110,7 +110,7 @@ async def _run(process: RoleProcess, stop: asyncio.Event) -> None:
     settings, checks = process.settings, process.checks
     ops = ops_app(checks, process.liveness, _scraping(process))
     if process.standstill is not None:
-        ops.include_router(leader_routes(process.standstill))
+        ops.routes.append(leader_route(process.standstill))
     process.listeners.append(Listener("ops", ops, settings.ops_listen, apart=True))
     process.tasks.append(process.liveness.beat)
     servers = Servers(process.listeners)

@@ -19,7 +19,7 @@ from app.ports.api import Front
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.auth import CALLER
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.server.connection_limits import TLS
 from app.web.server.server import renew, require_client, tls_context
 
@@ -58,7 +58,7 @@ class Aggregated:
             return
         try:
             caller = self._front.caller(scope)
-        except problems.Refused as refused:
+        except Refused as refused:
             await problems.answer(refused.status, refused.detail)(scope, receive, send)
             return
         path = str(scope["path"])

@@ -11,6 +11,7 @@ from app.web.api import problems
 from app.web.api.audit import add_audit_routes
 from app.web.api.dashboard import page_routes
 from app.web.api.fair_shares import FairShares
+from app.web.api.health_routes import BEARER, health_routes
 from app.web.api.me import add_me_routes
 from app.web.api.middleware import Aged, Bounded
 from app.web.api.nodes import add_node_routes
@@ -33,7 +34,7 @@ from app.web.api.usage import add_usage_routes
 from app.web.api.visible_state import VisibleStates
 from app.web.api.workloads import add_workload_routes
 from app.web.api.writes import add_write_routes
-from app.web.health import SERVES, Checks, ops_routes
+from app.web.health import SERVES, Checks
 
 PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
 """Error statuses that every route may return."""
@@ -63,7 +64,7 @@ def api_app(
         responses=problems.documented(*PROBLEMS),
         generate_unique_id_function=operation_id,
         # The order matters: authenticate before checking query parameters.
-        dependencies=[Depends(context.access.caller), Depends(documented.need_known)],
+        dependencies=[BEARER, Depends(context.access.caller), Depends(documented.need_known)],
     )
     shares = FairShares(context, time.monotonic)
     visible = VisibleStates(context, time.monotonic)
@@ -85,7 +86,7 @@ def api_app(
     add_version_routes(v1, context)
     # `include_router` would build every route two more times.
     app.router.routes.extend(v1.routes)
-    app.include_router(ops_routes(checks, liveness, context.access))
+    app.include_router(health_routes(checks, liveness, context.access))
     app.router.routes.extend(page_routes())
     return app
 

@@ -16,7 +16,7 @@ from app.ports.audit import AuditReader, StreamTail
 from app.ports.auth import Identity
 from app.web.api.audit_reader import beginning, time_of, walk
 from app.web.api.formatting import moment
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import AuditHead
 from app.web.api.time_query import read_moment

@@ -10,7 +10,7 @@ from fastapi import Header
 from pydantic import WithJsonSchema
 
 from app.ports.api import Stored
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 
 _TAG = re.compile(r'(W/)?"([^"]*)"')
 

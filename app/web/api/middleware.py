@@ -8,7 +8,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.web.api.auth import BODY_BYTES
-from app.web.api.problems import Refused, answer
+from app.web.api.problems import answer
+from app.web.api.refused import Refused
 from app.web.server.request_body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
 
 HEADER = "Fairgate-Age"

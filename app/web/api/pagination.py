@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Query
 
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 
 LONGEST_PAGE = 500
 LONGEST_TOKEN = 4096

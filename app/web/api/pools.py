@@ -13,7 +13,7 @@ from app.ports.auth import Identity
 from app.web.api import examples
 from app.web.api.formatting import decimals, quantities, size
 from app.web.api.pagination import Limit, More, part
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.route_context import PoolPath, RouteContext
 from app.web.api.schemas import (
     NodeShown,

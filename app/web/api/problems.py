@@ -22,6 +22,7 @@ from app.core.errors import (
     WriteRefused,
 )
 from app.web.api.openapi_models import reference
+from app.web.api.refused import Refused
 
 log = logging.getLogger("fairgate.web")
 
@@ -87,16 +88,6 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-
-
-class Refused(Exception):
-    """An error answer to the caller. `detail` is one sentence."""
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = dict(headers or {})
 
 
 def problem(status: int, detail: str) -> Problem:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from fastapi import FastAPI, Request
 
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 
 WITH_SLASHES = "user"
 """The only path parameter that may contain slashes."""

@@ -13,7 +13,7 @@ from app.ports.api import QuotaThen
 from app.ports.audit import AuditReader
 from app.web.api.audit_reader import beginning, time_of, walk
 from app.web.api.formatting import decimal, quantities, stamp
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.webhook.cache import WebhookCache
 
 AT_ONCE = 2

@@ -14,7 +14,7 @@ from app.ports.auth import Identity
 from app.web.api import examples
 from app.web.api.formatting import decimal, millis, moment, quantities
 from app.web.api.pagination import Limit, More, part
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import QuotaRow, Quotas
 from app.web.api.tenants import NOTHING, weighted

@@ -14,7 +14,7 @@ from app.core.model import Millis, PoolName, TenantName
 from app.core.usage.release_sums import ReleasedPod, ReleaseSum
 from app.ports.auth import Identity
 from app.web.api.formatting import moment, quantities
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.release_reader import WEEK, ReleaseReader
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import Quantities, ResponseModel

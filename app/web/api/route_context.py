@@ -18,7 +18,7 @@ from app.ports.audit import AuditReader, Reporter
 from app.ports.forecasts import Forecasts, ProposalReader, Simulations, Trials
 from app.ports.store import QueueReader, UsageRecordReader
 from app.web.api.auth import Access
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.webhook.cache import WebhookCache
 
 TenantPath = Annotated[str, Path(description="Name of a tenant.", examples=["team-a"])]

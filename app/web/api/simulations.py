@@ -15,7 +15,7 @@ from app.core.model import TenantName, UserName
 from app.ports.auth import Identity
 from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from app.web.api.formatting import decimal
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import (
     Simulation,

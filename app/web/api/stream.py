@@ -20,14 +20,13 @@ from app.core.admission.submitters import limit_name
 from app.core.errors import ClusterError
 from app.ports.auth import Identity
 from app.web.api import problems
-from app.web.api.auth import Bearer
 from app.web.api.dashboard_state import (
     Facts,
     facts,
     state,
 )
 from app.web.api.openapi_models import stream_of
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.stream_schemas import DashboardState, Hello
 from app.web.api.visible_state import VisibleState, VisibleStates
@@ -223,11 +222,9 @@ def add_stream_routes(
             }
         },
     )
-    async def stream(
-        request: Request, bearer: Bearer, identity: Identity = caller
-    ) -> StreamingResponse:
+    async def stream(request: Request, identity: Identity = caller) -> StreamingResponse:
         async def read_state() -> tuple[Identity, VisibleState]:
-            known = await access.caller(request, bearer)
+            known = await access.caller(request)
             await access.need(known, "get", "stream")
             return known, await visible.renewed(known)
 

@@ -13,7 +13,7 @@ from app.core.errors import InvalidInput
 from app.core.model import Millis
 from app.web.api.formatting import millis
 from app.web.api.pagination import key_of
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 
 HOUR = Millis(3_600_000)
 MOST_STEPS = 10_000

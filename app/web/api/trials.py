@@ -16,8 +16,8 @@ from app.ports.auth import Identity
 from app.ports.forecasts import Proposal, Trial
 from app.web.api import examples
 from app.web.api.formatting import quantities
-from app.web.api.problems import Refused
 from app.web.api.queues import estimate_shown
+from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import AheadModel, EstimateShown, TrialModel, TrialRequest
 from app.web.api.simulations import UNAVAILABLE, UNPROCESSABLE, refusing

@@ -24,7 +24,7 @@ from app.ports.auth import Identity
 from app.ports.store import UsageRecordReader
 from app.web.api.formatting import moment, stamp
 from app.web.api.pagination import Limit, More, key_of, token
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import UsageModel, UsageRow
 from app.web.api.time_query import Since, TenantNames, Until, read_span, read_step

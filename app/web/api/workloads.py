@@ -12,8 +12,8 @@ from app.core.model import Uid
 from app.ports.auth import Identity
 from app.web.api import examples
 from app.web.api.formatting import as_json, moment, quantities
-from app.web.api.problems import Refused
 from app.web.api.queues import waiting
+from app.web.api.refused import Refused
 from app.web.api.route_context import NamespacePath, PodPath, RouteContext
 from app.web.api.schemas import WorkloadModel
 

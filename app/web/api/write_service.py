@@ -23,7 +23,7 @@ from app.ports.audit import Reporter
 from app.ports.auth import Identity
 from app.web.api.auth import ASK, Access
 from app.web.api.etags import Conditions
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 
 KINDS = {"tenants": "Tenant", "pools": "Pool"}
 TRIES = 5

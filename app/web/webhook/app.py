@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -83,7 +83,7 @@ def admission_app(
     ready: Callable[[], bool],
     reporter: Reporter | None = None,
     owners: OwnerResolver | None = None,
-) -> FastAPI:
+) -> Starlette:
     """Return the app that answers `POST` to /admit, /stamp, /sign and /validate.
 
     `ready` returns whether the view is complete. It is not the readiness of the process: a webhook
@@ -104,13 +104,8 @@ def admission_app(
         "/sign": Admission(any_kind, changed_by),
         "/validate": Admission(any_kind, validation, reporter, owners),
     }
-    # Plain ASGI endpoints, because FastAPI handlers would decode the body a second time.
-    return FastAPI(
-        title="Fairgate",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        routes=[Route(path, endpoint=at, methods=["POST"]) for path, at in routes.items()],
+    return Starlette(
+        routes=[Route(path, endpoint=at, methods=["POST"]) for path, at in routes.items()]
     )
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from app.controller.outage_detector import MOST_PODS, NO_LEADER, NO_REDIS, RELEASING, OutageDetector
 from app.core.effects import PodRef
@@ -15,7 +15,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable, StoreUnavailable
 from app.core.model import Millis, Uid
 from app.kube.client import Client
 from app.kube.outage_notices import AGAIN_MS, ClusterOutageNotices
-from app.web.health import leader_routes
+from app.web.health import leader_route
 from tests.support.asgi import call
 
 
@@ -174,8 +174,7 @@ async def test_several_replicas_write_each_event_once() -> None:
 
 async def test_the_health_of_the_leader_is_apart_from_readiness() -> None:
     fault = ""
-    app = FastAPI()
-    app.include_router(leader_routes(lambda: fault))
+    app = Starlette(routes=[leader_route(lambda: fault)])
     assert (await call(app, "GET", "/healthz/leader")).status == 200
     fault = "no pod is released for 31 s"
     reply = await call(app, "GET", "/healthz/leader")

@@ -20,7 +20,7 @@ from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
 from app.web.api import dashboard_state
 from app.web.api.dashboard_state import Facts, facts, state
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
 from app.web.api.stream_schemas import DashboardState
 from app.web.api.visible_state import VisibleState

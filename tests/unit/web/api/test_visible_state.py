@@ -8,7 +8,7 @@ import pytest
 
 from app.ports.auth import Identity
 from app.web.api.auth import REVIEWS_PER_REQUEST, Access
-from app.web.api.problems import Refused
+from app.web.api.refused import Refused
 from app.web.api.visible_state import KNOWN_SECONDS, VisibleStates
 from app.web.server.rate_limit import RateLimit
 from tests.fakes.fake_api_cluster import ApiCluster, held, tenant
