@@ -127,24 +127,25 @@ def test_without_pods_the_command_that_shows_their_refusal_is_named(
     rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rest.raw[PODS] = {"metadata": {}, "items": []}
-    assert run(rest, tmp_path, capsys, "why", "job/train")[1] == (
-        "There are no pods of job/train in namespace team-a. If they were refused, kubectl "
-        "describe job train -n team-a shows the reason.\n"
+    job, jobset, labels = (
+        " ".join(run(rest, tmp_path, capsys, "why", *words)[1].split())
+        for words in (("job/train",), ("jobset/web",), ("-l", "app/x=y"))
     )
-    out = run(rest, tmp_path, capsys, "why", "jobset/web")[1]
-    own = "kubectl describe job -l jobset.sigs.k8s.io/jobset-name=web -n team-a"
-    assert own in out
-    out = run(rest, tmp_path, capsys, "why", "-l", "app/x=y")[1]
-    assert out == "There are no pods of -l app/x=y in namespace team-a.\n"
+    assert job == (
+        "There are no pods of job/train in namespace team-a. If they were refused, kubectl "
+        "describe job train -n team-a shows the reason."
+    )
+    assert "kubectl describe job -l jobset.sigs.k8s.io/jobset-name=web -n team-a" in jobset
+    assert labels == "There are no pods of -l app/x=y in namespace team-a."
 
 
 def test_unmanaged_pods_are_explained(
     rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rest.raw[PODS] = {"metadata": {}, "items": [a_pod("a", "unmanaged")]}
-    out = run(rest, tmp_path, capsys, "why", "job/train")[1]
-    assert out.startswith("Pods of job/train in namespace team-a: 1 unmanaged.\n")
-    assert "does not hold the unmanaged pods: they request no managed resource" in out
+    out = " ".join(run(rest, tmp_path, capsys, "why", "job/train")[1].split())
+    assert out.startswith("Pods of job/train in namespace team-a: 1 unmanaged. Fairgate does not")
+    assert "the unmanaged pods: they request no managed resource" in out
 
 
 def test_an_object_that_is_not_there_is_told(
