@@ -369,13 +369,13 @@ class Engine:
     def _observe(self, pod: Pod) -> None:
         known = self._registry.pods.get(pod.uid)
         seen = classify(pod)
-        if pod.plain is None or seen is Observation.OVER:
+        if pod.plain is None or seen in (Observation.OVER, Observation.LEAVING):
             self._pools.drop_unmanaged(pod.uid)
         if known is not None and known.uses:
             tenant = self._tenancy.tenant_of(pod.namespace)
             self._effects += self._refusals.see(known.ref, known.pod, pod, tenant, self._usage.now)
         life = TRANSITIONS[known.life if known else None, seen]
-        if life is PodState.USING and seen is Observation.GATED:
+        if life is PodState.USING and seen in (Observation.GATED, Observation.LEAVING):
             return  # outdated: observed before the release
         if life is None:
             self._registry.gangs.over(pod)
@@ -457,7 +457,9 @@ class Engine:
                     self._effects.append(Refund(uid))
                     self._bypasses.withdraw(uid)
                     self._exchanges.withdraw(uid)
-                    if answer is ReleaseOutcome.HELD:
+                    if known.pod.terminating:
+                        self._forget(uid)
+                    elif answer is ReleaseOutcome.HELD:
                         self._resting.start_backoff(at, known)
             case _:
                 assert_never(answer)

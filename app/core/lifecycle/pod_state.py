@@ -24,6 +24,8 @@ class Observation(Enum):
     """Result of one observation of a pod."""
 
     GATED = "gated"
+    LEAVING = "leaving"
+    """Gated and terminating. Its release may already be on the way, and may succeed."""
     OPEN = "open"
     OVER = "over"
 
@@ -34,20 +36,24 @@ def classify(pod: Pod) -> Observation:
         return Observation.OVER
     if GATE not in pod.gates:
         return Observation.OPEN
-    return Observation.OVER if pod.terminating else Observation.GATED
+    return Observation.LEAVING if pod.terminating else Observation.GATED
 
 
 TRANSITIONS: dict[tuple[PodState | None, Observation], PodState | None] = {
     (None, Observation.GATED): PodState.HELD,
+    (None, Observation.LEAVING): None,
     (None, Observation.OPEN): PodState.USING,
     (None, Observation.OVER): None,
     (PodState.HELD, Observation.GATED): PodState.HELD,
+    (PodState.HELD, Observation.LEAVING): None,
     (PodState.HELD, Observation.OPEN): PodState.USING,
     (PodState.HELD, Observation.OVER): None,
     (PodState.RELEASING, Observation.GATED): PodState.RELEASING,
+    (PodState.RELEASING, Observation.LEAVING): PodState.RELEASING,
     (PodState.RELEASING, Observation.OPEN): PodState.USING,
     (PodState.RELEASING, Observation.OVER): None,
     (PodState.USING, Observation.GATED): PodState.USING,
+    (PodState.USING, Observation.LEAVING): PodState.USING,
     (PodState.USING, Observation.OPEN): PodState.USING,
     (PodState.USING, Observation.OVER): None,
 }

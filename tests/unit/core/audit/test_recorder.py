@@ -179,6 +179,38 @@ def test_a_release_whose_pod_is_gone_before_the_answer_is_told() -> None:
     assert pod.uid not in bench.recorder.notes
 
 
+@pytest.mark.parametrize("is_answered_first", [True, False])
+def test_a_pod_deleted_during_its_release_did_not_bypass_the_gate(is_answered_first: bool) -> None:
+    """Jobs put a finalizer on their pods, so the release of a terminating pod may succeed."""
+    bench = Bench()
+    pod = held_pod("p", "a")
+    bench.see(pod)
+    leaving = replace(pod, terminating=True)
+    let_go = replace(released(pod, "3.1"), terminating=True)
+    if is_answered_first:
+        bench.answer(pod)
+        bench.see(leaving, let_go)
+    else:
+        bench.see(leaving, let_go)
+        bench.answer(pod)
+    bench.gone(pod)
+    assert len(bench.told(EntryType.RELEASED)) == 1
+    assert bench.told(EntryType.BYPASSED) == []
+
+
+@pytest.mark.parametrize("answer", [ReleaseOutcome.HELD, ReleaseOutcome.UNSENT])
+def test_a_terminating_pod_is_not_released_again(answer: ReleaseOutcome) -> None:
+    bench = Bench()
+    pod = held_pod("p", "a")
+    bench.see(pod)
+    bench.see(replace(pod, terminating=True))
+    bench.orders.clear()
+    bench.answer(pod, answer)
+    bench.gone(pod)
+    assert bench.orders == {}
+    assert bench.told(EntryType.RELEASED) == []
+
+
 def test_a_release_whose_answer_was_lost_is_told_by_the_finished_pod() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
