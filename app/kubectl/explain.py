@@ -109,19 +109,9 @@ def _estimate(item: Item, now: datetime) -> str:
 
 
 def ahead(each: Item) -> str:
-    # The API does not name a user that is ahead: a text with spaces takes the tenant's place.
-    who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
-    theirs, ours, rule = _score(each["score"]), _score(each["ownScore"]), "the lower goes first"
-    if theirs == ours:  # equal after rounding
-        rule += "; if equal, the one served longer ago"
-    return f"{who}, score {theirs} against {ours} of {each['own']} ({rule})"
-
-
-def _score(told: str) -> str:
-    """Return a rounded score. Keep a suffix, which marks a guarantee or weight 0."""
-    number, _, rest = told.partition(" ")
-    known = number.replace(".", "", 1).isdecimal()
-    return f"{formatting.number(number)} {rest}".strip() if known else told
+    # An API of the minor version before has no `reason`.
+    scores = f"{each['tenant']}: {each['score']} against {each['ownScore']} of {each['own']}"
+    return str(each.get("reason", scores))
 
 
 def sheet(rows: list[tuple[str, str]]) -> FittedTable:

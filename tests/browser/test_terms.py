@@ -36,7 +36,7 @@ VIEWS = {
     "audit": "Facts",
     "pods/robotics/wait-0": "What would help",
     "pods/vision/member-0": "of gang",
-    "pods/language/wait-0": "Own branch",
+    "pods/language/wait-0": "Who goes first",
 }
 """Addresses, with a text that each one shows when it is complete."""
 
@@ -78,10 +78,6 @@ TERMS = {
     "free, but reserved": {"reservation"},
     "not ready": {"not ready"},
     "cordoned": {"cordoned"},
-    "Competitor": {"competitor"},
-    "Score": {"score"},
-    "Own branch": {"competitor"},
-    "Own score": {"score"},
     "own score": {"score"},
     "its score": {"score"},
     "gang": {"gang"},

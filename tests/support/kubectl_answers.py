@@ -111,6 +111,7 @@ def waiting(
         reason=f"queued: {position} of 41 in team-a/{user}; waits for {4 * pods} {GPU} of pool "
         "h100; tenant team-a is at its limit: 48 nvidia.com/gpu used, 48 nvidia.com/gpu limit",
         estimate=estimate,
+        estimate_withheld=None,
     )
 
 
@@ -172,13 +173,18 @@ def workload(**changes: object) -> schemas.WorkloadModel:
             f"{GPU} limit": "48",
         },
         "ahead": [
-            schemas.AheadModel(tenant="team-b", score="0.125", own="team-a", own_score="0.3125001"),
+            schemas.AheadModel(
+                tenant="team-b",
+                score="0.125",
+                own="team-a",
+                own_score="0.3125",
+                reason="tenant team-b has the lower score: 0.125 against 0.3125 of team-a",
+            ),
         ],
         "remedies": [
             f"The end of a pod of tenant team-a that uses {GPU} of pool h100.",
             f"A limit of tenant team-a in pool h100 above 48 {GPU}, which its parent's admin sets.",
         ],
-        "estimate_withheld": None,
     }
     return schemas.WorkloadModel.model_validate(fields | changes)
 

@@ -71,7 +71,7 @@ def _decided(decision: Decision) -> dict[str, Fact]:
 
 
 def _compared(level: DecisionLevel) -> dict[str, Fact]:
-    """Return the two scores of a level. The lower score goes first."""
+    """Return the two scores of a level, which one rule of `Decision.reason` compares."""
     facts: dict[str, Fact] = {"first": level.winner[:LONGEST_NAME]}
     if level.key is not None:
         facts["score"] = _number(level.key.score)

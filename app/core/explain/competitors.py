@@ -5,13 +5,13 @@ Other users and pods are never named, only their tenants.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.core.explain.explain_context import ExplainContext, WaitingWorkload
 from app.core.explain.reasons import SiblingAhead
 from app.core.fairshare.share_tree import ShareTree
-from app.core.fairshare.sort_key import GUARANTEED, LEFTOVERS
+from app.core.fairshare.sort_key import GUARANTEED, LEFTOVERS, ties
 from app.core.fairshare.tree_node import TenantNode, UserNode, path
 from app.core.model import Amounts
 from app.core.podspec.equivalence_class import EquivalenceClass
@@ -21,6 +21,7 @@ MOST = 5
 """Maximum number of siblings to report."""
 
 ANOTHER = "another user"
+OF_GUARANTEE = " of its guarantee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,48 @@ def ahead(competitors: Competitors, context: ExplainContext) -> tuple[SiblingAhe
     for each in (competitors.branch, *competitors.before):
         if each not in scores:
             scores[each] = _score(each, context.tree)
-    own, own_score = str(competitors.branch.name), scores[competitors.branch]
+    branch = competitors.branch
+    own, own_score = str(branch.name), scores[branch]
     return tuple(
-        SiblingAhead(_called(each), scores[each], own, own_score) for each in competitors.before
+        SiblingAhead(_called(each), scores[each], own, own_score, _reason(each, branch, scores))
+        for each in competitors.before
     )
 
 
 def _called(sibling: TenantNode) -> str:
     return ANOTHER if isinstance(sibling, UserNode) else str(sibling.name)
+
+
+def _reason(first: TenantNode, own: TenantNode, scores: Mapping[TenantNode, str]) -> str:
+    """Return the rule by which a sibling comes before the branch `own`, as a sentence."""
+    who, key, other = _called(first), first.key, own.key
+    who = who if who == ANOTHER else f"tenant {who}"
+    theirs, ours = (_number(scores[each]) for each in (first, own))
+    if key is None or other is None:
+        return f"{who} comes first in fair order"
+    if other.blocked:
+        return f"{who} may start its next work, and {own.name} may not"
+    if key.band != other.band and key.band == GUARANTEED:
+        return (
+            f"{who} is within its guarantee ({theirs} of it), which goes before use beyond the "
+            "guarantee"
+        )
+    if key.band != other.band:
+        return f"{who} has a weight, which goes before weight 0"
+    if ties(key, other):
+        served = key.served != other.served
+        rule = "was served less recently" if served else "has waited longer"
+        return f"{who} and {own.name} are level ({theirs}), and {who} {rule}"
+    if key.band == LEFTOVERS:
+        return f"{who} borrows less than {own.name}, and both have weight 0"
+    what = "used part of its guarantee" if key.band == GUARANTEED else "score"
+    return f"{who} has the lower {what}: {theirs} against {ours} of {own.name}"
+
+
+def _number(score: str) -> str:
+    """Return a score without the words about a guarantee, and without zeros at its end."""
+    number = score.removesuffix(OF_GUARANTEE)
+    return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def _has_rival(
@@ -143,7 +178,7 @@ def _score(branch: TenantNode, tree: ShareTree) -> str:
     cost = tree.cost(shape, pool)
     if branch.key.band == GUARANTEED:
         used = branch.part_of_guarantee(pool, cost, 20) or 0
-        return f"{used / (1 << 20):.4f} of its guarantee"
+        return f"{used / (1 << 20):.4f}{OF_GUARANTEE}"
     if branch.key.band == LEFTOVERS:
         return "weight 0"
     return f"{tree.standing(branch, pool, cost, 1):.4f}"

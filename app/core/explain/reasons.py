@@ -54,12 +54,13 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class SiblingAhead:
-    """A sibling that comes before the branch `own`. The lower score goes first."""
+    """A sibling that comes before the branch `own`. `reason`: the rule that decided, in words."""
 
     tenant: str
     score: str
     own: str
     own_score: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

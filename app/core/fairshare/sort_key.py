@@ -55,14 +55,15 @@ def tied(waiting: SortedDict[SiblingKey, TenantNode]) -> Iterator[TenantNode]:
     """Yield siblings in order. Nearly equal scores count as equal."""
     group: list[SiblingKey] = []
     for key in waiting:
-        if group and not _ties(group[0], key):
+        if group and not ties(group[0], key):
             yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
             group = []
         group.append(key)
     yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
 
 
-def _ties(first: SiblingKey, other: SiblingKey) -> bool:
+def ties(first: SiblingKey, other: SiblingKey) -> bool:
+    """Return whether only the last release, the age or the uid decides between two siblings."""
     if (first.blocked, first.band) != (other.blocked, other.band):
         return False
     return other.score - first.score <= TIE * abs(other.score)

@@ -23,6 +23,7 @@ _HELD: dict[str, Any] = {
         "tenant team-a comes first, within its guarantee"
     ),
     "estimate": {"p50": 640, "p90": 2100, "at": "2026-11-22T01:09:02Z"},
+    "estimateWithheld": None,
 }
 
 _WHY: dict[str, Any] = {
@@ -42,13 +43,16 @@ _WHY: dict[str, Any] = {
             "score": "0.0000 of its guarantee",
             "own": "team-b",
             "ownScore": "0.0078",
+            "reason": (
+                "tenant team-a is within its guarantee (0 of it), which goes before use beyond the "
+                "guarantee"
+            ),
         }
     ],
     "remedies": [
         "the start, or the deletion, of waiting work of tenant team-a",
         "a guarantee of tenant team-b that covers it",
     ],
-    "estimateWithheld": None,
 }
 
 _TENANT: dict[str, Any] = {

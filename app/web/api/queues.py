@@ -109,7 +109,7 @@ def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
         "reason": reason,
         "position": row.position,
         "length": row.length,
-        "estimate": estimate_shown(context.forecasts.estimate(uid)),
+        **_estimate(uid, context),
     }
 
 
@@ -139,8 +139,15 @@ def waiting(view: HeldView, context: RouteContext) -> dict[str, Any]:
         "reason": view.reason,
         "position": view.position,
         "length": view.length,
-        "estimate": estimate_shown(context.forecasts.estimate(view.ref.uid)),
+        **_estimate(view.ref.uid, context),
     }
+
+
+def _estimate(uid: Uid, context: RouteContext) -> dict[str, Any]:
+    """Return the fields of an estimate: without one, the reason."""
+    found = context.forecasts.estimate(uid)
+    withheld = context.forecasts.withheld(uid) if found is None else None
+    return {"estimate": estimate_shown(found), "estimateWithheld": withheld}
 
 
 def estimate_shown(estimate: Estimate | None) -> dict[str, Any] | None:

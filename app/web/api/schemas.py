@@ -187,8 +187,9 @@ class QueuedWorkload(ResponseModel):
     """A held workload: one pod, or the waiting pods of a gang, named by its first pod.
 
     `position` counts from 1 in the user's queue; 0: it is not queued. `rule` is one of a few fixed
-    words, `reason` a sentence. `estimate` is null if it would be a guess. `request`, `pools`,
-    `rule` and `reason` are null while this replica has not seen the pod.
+    words, `reason` a sentence. `estimate` is null if it would be a guess, and `estimateWithheld`
+    gives the reason. `request`, `pools`, `rule` and `reason` are null while this replica has not
+    seen the pod.
     """
 
     namespace: str
@@ -206,6 +207,7 @@ class QueuedWorkload(ResponseModel):
     rule: str | None
     reason: str | None
     estimate: EstimateShown | None
+    estimate_withheld: str | None
 
 
 class QueueModel(PageModel[QueuedWorkload]):
@@ -218,21 +220,21 @@ class QueueModel(PageModel[QueuedWorkload]):
 class AheadModel(ResponseModel):
     """A sibling that goes first, at the highest level of the tree that has such a sibling.
 
-    It never names a user or pod. The lower score goes first.
+    It never names a user or pod. `reason`: the rule by which it goes first, as a sentence.
     """
 
     tenant: str
     score: str
     own: str
     own_score: str
+    reason: str
 
 
 class WorkloadModel(QueuedWorkload):
     """Why a pod waits. `state` is `held` or `released`. Finished pods are not found.
 
     `reason`: for a released pod, the time and place of the release. `numbers`: the values that the
-    rule compared, by name. `remedies`: changes that would help. `estimateWithheld`: why there is no
-    estimate.
+    rule compared, by name. `remedies`: changes that would help.
     """
 
     request: Quantities
@@ -244,7 +246,6 @@ class WorkloadModel(QueuedWorkload):
     numbers: dict[str, str]
     ahead: list[AheadModel]
     remedies: list[str]
-    estimate_withheld: str | None
 
 
 class UsageRow(ResponseModel):

@@ -109,7 +109,9 @@ def _tried(pods: Sequence[Pod], trial: Trial, context: RouteContext) -> TrialMod
         reason=why.text,
         numbers=dict(why.numbers),
         ahead=[
-            AheadModel(tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score)
+            AheadModel(
+                tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score, reason=a.reason
+            )
             for a in why.ahead
         ],
         remedies=list(why.remedies),

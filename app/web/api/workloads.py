@@ -63,19 +63,22 @@ def _workload(uid: Uid, context: RouteContext) -> dict[str, Any] | None:
     if held is None or why is None:
         released = context.queries.released(uid)
         return released_workload(released) if released is not None else None
-    shown = waiting(held, context)
-    withheld = context.forecasts.withheld(uid) if shown["estimate"] is None else None
     return {
-        **shown,
+        **waiting(held, context),
         "tenant": held.tenant,
         "state": "held",
         "numbers": why.numbers,
         "ahead": [
-            {"tenant": a.tenant, "score": a.score, "own": a.own, "ownScore": a.own_score}
+            {
+                "tenant": a.tenant,
+                "score": a.score,
+                "own": a.own,
+                "ownScore": a.own_score,
+                "reason": a.reason,
+            }
             for a in why.ahead
         ],
         "remedies": why.remedies,
-        "estimateWithheld": withheld,
     }
 
 

@@ -1,7 +1,7 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
 import { ago, amounts, estimateText, lasting, sentence, visible } from "../format.js";
-import { Cell, RowHead, Rule, Table, Term, useAnswer } from "../components.js";
+import { Rule, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
 
@@ -40,6 +40,7 @@ function Body({ answer, namespace, name }) {
   }
   if (!pod && error) return html`<p class="problem" role="alert">${error.message}</p>`;
   if (!pod) return html`<p class="note" role="status">Loading …</p>`;
+  const age = (Date.now() - at) / 1000;
   return html`
     ${error ? html`<p class="problem">This was the last state of the pod: it has finished, was deleted, or cannot be read now. ${visible(error.message)}</p>` : null}
     <p class="sentence">${pod.state === "held" ? html`<${Term} name=${pod.rule} kind="reason"><${Rule} rule=${pod.rule} /><//> ` : null}${sentence(pod.reason)}</p>
@@ -56,7 +57,7 @@ function Body({ answer, namespace, name }) {
     <${Numbers} numbers=${pod.numbers} />
     ${pod.remedies.length ? html`<h3>What would help</h3><ul>${pod.remedies.map((remedy) => html`<li key=${remedy}>${sentence(remedy)}</li>`)}</ul>` : null}
     <${Copy} text=${`kubectl fairgate why ${name} -n ${namespace}`} />
-    <p class="note">As of ${lasting((Date.now() - at) / 1000)} ago. It is read again every ${AGAIN} s.</p>
+    <p class="note">As of ${age < 0.5 ? "now" : `${lasting(age)} ago`}. It is read again every ${AGAIN} s.</p>
   `;
 }
 
@@ -65,25 +66,11 @@ function Fact({ name, term, children }) {
   return html`<div><dt>${term ? html`<${Term} name=${term}>${name}<//>` : name}</dt><dd>${children}</dd></div>`;
 }
 
-const COMPETITORS = [
-  { name: "Competitor", kind: "name", term: "competitor" },
-  { name: "Score", kind: "number" },
-  { name: "Own branch", kind: "name" },
-  { name: "Own score", kind: "number" },
-];
-
 function Ahead({ pod }) {
   if (!pod.ahead.length) return null;
-  return html`<h3>Who goes first</h3>
-    <${Table} name="Competitors" columns=${COMPETITORS}>
-      ${pod.ahead.map((each) => html`<tr role="row" key=${each.tenant}>
-        <${RowHead}>${visible(each.tenant)}<//>
-        <${Cell} kind="number" label="Score">${each.score}<//>
-        <${Cell} kind="name" label="Own branch">${visible(each.own)}<//>
-        <${Cell} kind="number" label="Own score">${each.ownScore}<//>
-      </tr>`)}
-    <//>
-    <p class="note"><${Term} name="score">The lower score goes first.<//></p>`;
+  return html`<h3><${Term} name="competitor">Who goes first<//></h3>
+    <ul>${pod.ahead.map((each) => html`<li key=${each.tenant}>${visible(each.reason)}</li>`)}</ul>
+    <p class="note">Each is compared with ${visible(pod.ahead[0].own)}, by use of <${Term} name="guarantee">guarantees<//> and by <${Term} name="score">score<//>.</p>`;
 }
 
 function Numbers({ numbers }) {

@@ -137,7 +137,7 @@ export function PodTable({ name, pods, withUser, withTenant, areReleased }) {
         ${areReleased
           ? html`<${Cell} kind="reason" label="State">${sentence(pod.reason)}<//>`
           : html`<${Cell} kind="reason" label="Reason">${pod.rule ? html`<${Rule} rule=${pod.rule} />` : "not seen yet"} ${sentence(pod.reason ?? "")}<//>
-            <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : "not known yet"}<//>`}
+            <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>`}
       </tr>`;
     })}
   <//>`;

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+
+import pytest
 
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason
@@ -134,6 +137,7 @@ def test_another_user_of_the_tenant_has_no_name() -> None:
     (first,) = found.ahead
     assert (found.rule, first.tenant, first.own) == (Rule.ORDER, "another user", "me")
     assert (first.score, first.own_score) == ("0.5000", "1.5000")
+    assert first.reason == "another user has the lower score: 0.5 against 1.5 of me"
     assert found.remedies[0] == (
         "a higher weight than 1 for user me, set by an admin of tenant team"
     )
@@ -151,6 +155,39 @@ def test_the_guarantee_of_another_tenant_goes_first() -> None:
     assert found.rule is Rule.GUARANTEE
     assert found.text.endswith("; tenant team comes first, within its guarantee")
     assert found.ahead[0].score == "0.0000 of its guarantee"
+    assert found.ahead[0].reason == (
+        "tenant team is within its guarantee (0 of it), which goes before use beyond the guarantee"
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "guarantee", "reason"),
+    [
+        ("1", None, "tenant team and other are level (0.125), and tenant team has waited longer"),
+        ("0.5", None, "tenant team has the lower score: 0.125 against 0.25 of other"),
+        ("0", None, "tenant team has a weight, which goes before weight 0"),
+        ("1", 2, "tenant team has the lower used part of its guarantee: 0 against 0.5 of other"),
+    ],
+)
+def test_the_rule_by_which_another_tenant_goes_first_is_told(
+    weight: str, guarantee: int | None, reason: str
+) -> None:
+    quota = Quota(guarantee={GPU: guarantee} if guarantee else {})
+    engine = leader(quota)
+    other = Tenant(TenantName("other"), NOW, Fraction(weight), namespaces=("b",))
+    engine.handle(ev.TenantObserved(NOW, replace(other, quotas={DEFAULT_POOL: quota})))
+    for wall in ([held_pod("own", "b", 1)] if guarantee else []) + [held_pod("wall", "c", 7)]:
+        engine.handle(ev.PodObserved(NOW, wall))
+        engine.handle(ev.Pass(NOW))
+        engine.handle(ev.ReleaseAnswered(NOW, wall.uid, ReleaseOutcome.RELEASED))
+    if not guarantee:
+        engine.handle(ev.PodObserved(NOW, held_pod("small", "c", 1)))
+        engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 1 if guarantee else 2)))
+
+    found = asked(engine, held_pod("p", "b", 1 if guarantee else 2, since=5))
+
+    assert [each.reason for each in found.ahead] == [reason]
 
 
 def test_without_backfill_the_next_keeps_the_small_waiting() -> None:

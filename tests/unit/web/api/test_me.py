@@ -34,6 +34,7 @@ async def test_a_caller_without_rights_sees_own_workloads_in_queue_order(town: A
         (place, 7) for place in range(1, 8)
     ]
     assert {each["rule"] for each in held_ones} == {"limit"}
+    assert {each["estimateWithheld"] for each in held_ones} == {"There is no estimate yet."}
     assert {each["user"] for each in me["workloads"]} == {"erin@example.com"}
     assert any(each["state"] == "released" for each in me["workloads"])
 

@@ -181,6 +181,7 @@ async def test_a_gang_is_one_of_a_queue(both: Both) -> None:
     gang = [pod(f"g{n}", gang="g", gang_size=3, since=NOW - n) for n in range(3)]
     await both.see(*gang[:2])
     (waits,) = await items(both, "/v1/tenants/team-a/queue")
+    assert waits["estimateWithheld"] == "There is no estimate yet."
     assert (waits["gang"], waits["pods"], waits["position"]) == ("g", 2, 0)
     assert "2 of 3 pods are there" in waits["reason"]
 
