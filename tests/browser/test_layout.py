@@ -8,9 +8,20 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from app.core.model import Quota
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, TEAMS, USERS, go, large, live
-from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, record_releases, served
+from tests.fakes.fake_api_cluster import (
+    GPU,
+    NOW,
+    ApiCluster,
+    Served,
+    busy,
+    record_releases,
+    runs,
+    served,
+    tenant,
+)
 
 HEIGHT = "document.documentElement.scrollHeight"
 VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "nodes/h100/h100-06", "history", "me")
@@ -97,6 +108,29 @@ def test_no_view_is_wider_than_a_phone(opens: Opens, place: Served, view: str) -
     page = live(opens, place, view, width=360, height=740)
     expect(page.locator("main .card, [role=dialog]").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+@pytest.mark.parametrize("width", [1920, 360])
+def test_the_panel_of_a_pod_cuts_nothing(opens: Opens, place: Served, width: int) -> None:
+    place.deliver(tenant("teaching", quotas={"h100": Quota({GPU: 16})}))
+    page = live(opens, place, "pods/language/wait-0", width=width, height=1080)
+    panel = page.get_by_role("dialog")
+    expect(panel).to_contain_text("tenant teaching is within its guarantee (0 of it), which goes")
+    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth")
+
+
+def test_long_names_and_their_weights_are_whole(opens: Opens, place: Served) -> None:
+    name = "alice.vision@example.com"
+    place.deliver(tenant("vision", 2, parent="research", users={name: 3}))
+    place.deliver(runs("mine", "vision", name, "t4-03", 1))
+    page = live(opens, place, "tenants/vision")
+    label = page.locator(".weights label", has_text=name)
+    height = label.evaluate("label => label.querySelector('input').offsetHeight")
+    assert label.evaluate("label => label.offsetHeight") == height
+    cell = page.locator("#tenant-rows th", has_text=name)
+    right = "part => part.getBoundingClientRect().right"
+    assert cell.locator(".tag").evaluate(right) <= cell.evaluate(right)
+    assert cell.locator(".label").evaluate("part => part.scrollWidth <= part.clientWidth + 1")
 
 
 def test_the_first_tenant_is_on_the_first_screen_of_a_phone(opens: Opens, place: Served) -> None:

@@ -53,7 +53,7 @@ def test_users_of_a_tenant_beyond_those_of_the_stream(opens: Opens, place: Serve
     page = live(opens, place, "tenants")
     expect(page.get_by_text("50 users with less use and fewer pods are left out")).to_be_visible()
     page = live(opens, place, "tenants/crowd")
-    expect(page.get_by_role("button", name="more of 91 rows")).to_be_visible()
+    expect(page.get_by_role("button", name="Show 60 more rows (91 left)")).to_be_visible()
     last = reach(page.locator("#tenant-rows tr"), 1 + USERS)
     expect(last).to_contain_text("user-149@example.com")
     expect(last.get_by_role("cell").nth(6)).to_have_text("1")  # waiting GPUs
@@ -69,7 +69,7 @@ def test_pods_of_a_queue(opens: Opens, place: Served) -> None:
 
 def test_nodes_of_a_pool(opens: Opens, place: Served) -> None:
     page = live(opens, place, "nodes")
-    expect(page.get_by_role("button", name="more of 100 nodes")).to_be_visible()
+    expect(page.get_by_role("button", name="Show the other 100 nodes")).to_be_visible()
     reach(page.locator(".node"), NODES)
     page.get_by_text("Nodes as a table").click()
     table = page.get_by_role("table", name="Nodes of wide")

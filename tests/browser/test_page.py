@@ -108,6 +108,8 @@ def test_a_caller_without_rights_sees_own_work_and_the_missing_right(
     expect(page.get_by_text("may not get stream.fairgate.io")).to_be_visible()
     expect(page.get_by_role("table", name="My waiting pods").get_by_role("row")).to_have_count(8)
     expect(page.get_by_role("table", name="My waiting pods")).to_contain_text("limit")
+    pods = page.get_by_role("table", name="My waiting pods").get_by_role("row")
+    expect(pods.nth(1)).to_contain_text("There is no estimate yet.")
     assert "dave@example.com" not in page.content()
     # Place, reason, share and use are in the view. The time and what helps are in the drawer.
     for text in ("You use 18 % of the cluster (h100: 12 GPUs)", "fair share", "11 %", "1 of 7"):
@@ -425,20 +427,46 @@ def test_the_audit_view_without_the_right_names_the_right(opens: Opens, place: S
     expect(page.get_by_role("alert").last).to_contain_text("may not get audit.fairgate.io")
 
 
+def test_views_that_the_caller_may_not_see_have_no_tab(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    names = ["My work", "Tenants", "Queues", "Nodes", "History", "Audit"]
+    town.rights.granted |= {("get", "audit")}
+    tabs = live(opens, place).get_by_role("navigation").get_by_role("link")
+    expect(tabs).to_have_text(names)
+    town.rights.granted -= {("get", "audit"), ("list", "pools")}
+    tabs = live(opens, place).get_by_role("navigation").get_by_role("link")
+    expect(tabs).to_have_text([name for name in names if name not in ("Nodes", "Audit")])
+
+
+def test_the_meaning_of_jains_index_says_that_a_low_value_is_no_fault(
+    opens: Opens, place: Served
+) -> None:
+    page = live(opens, place, "glossary?term=Jain%27s index")
+    expect(page.locator("main [aria-current=true]")).to_contain_text("a low value is no fault")
+
+
 def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     record_releases(town.stream, "robotics", 8, [600], minutes=1)
     facts: dict[str, Fact] = {"namespace": "robotics", "pod": "wait-0", "uid": "robotics/wait-0"}
     compared = {"first": "a", "score": "1", "next": "b", "nextScore": "2"}
-    facts |= {"waited": 90, "compared": [compared], "backfilled": False}
+    alone: dict[str, Fact] = {"first": "c", "score": "1792"}
+    facts |= {"waited": 90, "compared": (compared, alone), "backfilled": False}
     entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.RELEASED, facts))
     town.stream.rows.append((entry.number, line(entry)))
     town.rights.granted |= {("get", "audit")}
-    page = live(opens, place, "audit", now=NOW)
+    facts = {"kind": "Tenant", "name": "vision", "since": NOW - 60_000, "count": 1}
+    entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.RESTORED, facts))
+    town.stream.rows.append((entry.number, line(entry)))
+    page = live(opens, place, "audit", now=NOW, locale="en-GB", timezone_id="UTC")
     rows = page.get_by_role("table", name="Audit entries").locator("tbody tr")
-    expect(rows).to_have_count(2)
-    expect(rows.nth(0)).to_contain_text("waited: 2 min, compared: a (1) before b (2)")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(0)).to_contain_text("since: 14:12, count: 1 time")
+    rows = rows.filter(has_text="robotics/")
+    levels = "a (1) before b (2), c (nobody else waits)"
+    expect(rows.nth(0)).to_contain_text(f"waited: 2 min, compared: {levels}")
     expect(rows.nth(1)).to_contain_text("amounts: 8 GPUs, waited: 10 min")
     rows.nth(0).get_by_role("link", name="robotics/wait-0").click()
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")

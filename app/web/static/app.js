@@ -4,7 +4,7 @@ import { html, render, useCallback, useEffect, useRef, useState } from "./vendor
 import { ask as request, listen as listenTo } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
 import { moment, time, visible } from "./format.js";
-import { Term } from "./components.js";
+import { Term, useAnswer } from "./components.js";
 import { Audit } from "./views/audit.js";
 import { Glossary } from "./views/glossary.js";
 import { History } from "./views/history.js";
@@ -128,7 +128,7 @@ function App() {
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
         ${isSignedIn && session.token ? html`<button type="button" onClick=${() => end()}>Sign out</button>` : null}
       </div>
-      ${isSignedIn ? html`<${Navigation} here=${here} news=${news} />` : null}
+      ${isSignedIn ? html`<${Navigation} here=${here} news=${news} ask=${ask} />` : null}
     </header>
     ${isSignedIn ? html`<${Banner} news=${news} />` : null}
     <main id="main" tabindex="-1">
@@ -182,8 +182,11 @@ function Banner({ news }) {
   return html`<div class="banner" role="alert">${rows.map(([code, text]) => html`<p key=${text.slice(0, 60)} class=${code === "Observe" ? "observe" : "problem"}><${Term} name=${code}>${text} <//></p>`)}</div>`;
 }
 
-function Navigation({ here, news }) {
-  const views = news.link === "denied" ? VIEWS.slice(0, 1) : VIEWS;
+/** Links to the views, without those that the caller's rights leave empty. */
+function Navigation({ here, news, ask }) {
+  const { error } = useAnswer(ask, "/v1/audit/head");
+  const refused = { nodes: news.hello?.pools === false, audit: error?.status === 403 };
+  const views = news.link === "denied" ? VIEWS.slice(0, 1) : VIEWS.filter(([view]) => !refused[view]);
   return html`<nav aria-label="Views">
     ${views.map(([view, name]) => html`<a key=${view} href=${address(view)} aria-current=${viewOf(here, news) === view ? "page" : undefined}>${name}</a>`)}
   </nav>`;

@@ -62,7 +62,7 @@ export function More({ items, step, noun, children }) {
   const rest = items.length - shown;
   return html`${children(items.slice(0, shown))}
     ${rest > 0
-      ? html`<p class="more"><button type="button" onClick=${() => setShown(2 * shown)}>Show ${Math.min(shown, rest)} more of ${rest} ${noun}</button></p>`
+      ? html`<p class="more"><button type="button" onClick=${() => setShown(2 * shown)}>${rest > shown ? `Show ${shown} more ${noun} (${rest} left)` : `Show the other ${rest} ${noun}`}</button></p>`
       : null}`;
 }
 

@@ -17,7 +17,9 @@ const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant", "kind", "name
 const FORMATS = {
   amounts: amounts,
   waited: lasting,
-  compared: (pairs) => pairs.map((each) => `${each.first} (${each.score}) before ${each.next} (${each.nextScore})`).join(", "),
+  compared: (levels) => levels.map((each) => (each.next === undefined ? `${each.first} (nobody else waits)` : `${each.first} (${each.score}) before ${each.next} (${each.nextScore})`)).join(", "),
+  since: (at) => moment(new Date(at)),
+  count: (times) => count(times, "time"),
   fields: (fields) => Object.entries(fields).map(([field, { before, after }]) => `${field} ${before ?? "unset"} → ${after ?? "unset"}`).join(", "),
 };
 

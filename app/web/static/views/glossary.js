@@ -9,7 +9,7 @@ const TERMS = [
   ["borrowed", "Use beyond the guarantee. It may be reclaimed for the guarantee of another tenant."],
   ["weight", "How much a tenant or user gets in proportion to its siblings."],
   ["weighted GPUs", "GPUs of all pools, added with the weight of their pool. So an H100 can count as four T4."],
-  ["score", "Use beyond the guarantee, divided by the weight. The sibling with the lowest score goes first."],
+  ["score", "Use beyond the guarantee, divided by the weight. A sibling within its guarantee goes first, and then the one with the lowest score."],
   ["pool", "Nodes of one kind. Capacity is counted per pool."],
   ["gang", "Pods that are released together."],
   ["held", "Fairgate holds a pod by a scheduling gate until it is the pod's turn. Then it releases the pod to the scheduler."],
@@ -27,7 +27,7 @@ const TERMS = [
   ["audit chain", "The signed list of all decisions and changes. Nobody can change an entry unnoticed."],
   ["epoch", "A number that grows with each new leader. It keeps an old leader from making decisions."],
   ["drift", "The measured difference between siblings after a release, as a part of the bound that the fair order guarantees. It never exceeds 100 %."],
-  ["Jain's index", "A measure of equality among tenants that wait: 1 is equal."],
+  ["Jain's index", "A measure of equality among the top tenants that wait: 1 if their shares by weight are equal. Guarantees, limits and requests of different sizes lower it, so a low value is no fault. The drift measures the fair order."],
 ];
 
 /** Wait reason, meaning, what helps. */

@@ -159,14 +159,14 @@ function Row({ row, end, units, fold }) {
   const tag = row.isUser ? "" : of.paused ? "paused" : of.exists ? "" : "no Tenant resource";
   const target = row.isUser ? address("queues", [], { tenant: row.tenant, user: row.name }) : address("tenants", [row.name]);
   return html`<tr role="row" class=${row.isUser ? "user" : "tenant"} data-depth=${Math.min(row.depth, 4)} data-name=${row.isUser ? undefined : row.name} aria-level=${row.depth + 1} aria-expanded=${row.foldable ? String(row.open) : undefined} tabindex=${row.isUser ? undefined : "0"}>
-    <${RowHead}>
+    <${RowHead}><span class="row-name">
       ${row.foldable
         ? html`<button type="button" class="fold" tabindex="-1" aria-label=${`${row.open ? "Fold" : "Unfold"} ${visible(row.name)}`} onClick=${() => fold(row.name, !row.open)}>${row.open ? "▾" : "▸"}</button>`
         : html`<span class="fold"></span>`}
       <a class="label" href=${target}>${visible(row.name)}</a>
       ${of.weight !== "1" ? html`<span class="tag">weight ${of.weight}</span>` : null}
       ${tag ? html`<span class="tag">${tag}</span>` : null}
-    <//>
+    </span><//>
     <${Cell} kind="share" label="Share">
       ${part ? html`<${ShareBar} part=${part} end=${end} />` : null}
     <//>
