@@ -7,6 +7,7 @@ FairgateError                the message is one sentence for the reader: what, w
 ├── ToolMissing              the machine lacks a required program                  exit 3
 ├── ClusterError             the API server                                        exit 3
 │   ├── ClusterUnavailable   no answer, or a 5xx: the result is unknown
+│   │   └── WriteUnanswered   the same for a write: read the object
 │   ├── ClusterRefused       it refused the request; has the HTTP status
 │   │   └── WriteRefused     it refused a write of a resource; the message is for the requester
 │   └── PodUnyielding        one pod can be read, but patches of the pod fail
@@ -51,6 +52,10 @@ class ClusterError(FairgateError):
 
 class ClusterUnavailable(ClusterError):
     """There was no usable answer. The request may or may not have taken effect."""
+
+
+class WriteUnanswered(ClusterUnavailable):
+    """There was no usable answer to a write. Read the object: it may be written."""
 
 
 class ClusterRefused(ClusterError):

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from app.core.errors import ClusterError, ClusterRefused
-from app.kube.client import APPLY, Client
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, WriteUnanswered
+from app.kube.client import APPLY, JSON, Client, Query
 from app.kube.enforcement_spec import (
     PATHS,
     Object,
@@ -25,6 +25,11 @@ OURS = "fairgate"
 OWNERS = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 NORMAL_FORM = "fairgate-normal-form"
 """Name of dry-run objects; no object has it. Fairgate's permissions are bound to names."""
+
+WRITE_SECONDS = 30.0
+"""Time-out of a write. A busy API server needs more than 10 s to compile the expressions of an
+object. The read before each write has the usual time-out, so it finds a connection that hangs.
+"""
 
 
 class Restorer:
@@ -118,21 +123,34 @@ class Restorer:
         at = field(wanted["kind"])
         query = [("fieldManager", OURS)]
         body = {**live, at: wanted[at]}
-        written = _decoded(path, await self._client.request("PUT", path, query=query, body=body))
+        written = await self._write("PUT", path, query, body)
         owners = written["metadata"].get("managedFields") or []
         rest = [each for each in owners if not _is_replacement(each)]
         if rest and rest != owners:
             body = {**written, "metadata": {**written["metadata"], "managedFields": rest}}
-            await self._client.request("PUT", path, query=query, body=body)
+            await self._write("PUT", path, query, body)
         return written
 
     async def _apply(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
         manager = HELM if body["kind"] == "ConfigMap" else OURS
         query = [("fieldManager", manager), ("force", "true")]
         query += [("dryRun", "All")] if dry_run else []
-        answer = await self._client.request(
-            "PATCH", path, query=query, body=body, content_type=APPLY
-        )
+        return await self._write("PATCH", path, query, body, APPLY)
+
+    async def _write(
+        self, method: str, path: str, query: Query, body: Object, content_type: str = JSON
+    ) -> Object:
+        try:
+            answer = await self._client.request(
+                method,
+                path,
+                query=query,
+                body=body,
+                content_type=content_type,
+                timeout=WRITE_SECONDS,
+            )
+        except ClusterUnavailable as error:
+            raise WriteUnanswered(str(error)) from error
         return _decoded(path, answer)
 
 

@@ -23,7 +23,10 @@ Object = dict[str, Any]
 CONFIG_MAP = "fairgate-enforcement"
 API_VERSION = "admissionregistration.k8s.io/v1"
 BINDING = "ValidatingAdmissionPolicyBinding"
-WEBHOOKS = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+HOLDING = "MutatingWebhookConfiguration"
+"""The kind of the webhooks that hold pods."""
+
+WEBHOOKS = frozenset({HOLDING, "ValidatingWebhookConfiguration"})
 PATHS = {
     kind: f"/apis/{API_VERSION}/{kind.lower()}s"
     for kind in (*sorted(WEBHOOKS), "ValidatingAdmissionPolicy", BINDING)

@@ -11,18 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 
-from app.core.audit_entry import EntryType, Fact
-from app.core.errors import ClusterError, ClusterRefused, FairgateError, InvalidInput
+from app.core.errors import (
+    ClusterError,
+    ClusterRefused,
+    FairgateError,
+    InvalidInput,
+    WriteUnanswered,
+)
 from app.core.policy import Mode
 from app.kube.client import Client
 from app.kube.enforcement_apply import OURS, Restorer
+from app.kube.enforcement_reports import EnforcementReports
 from app.kube.enforcement_spec import (
     CONFIG_MAP,
+    HOLDING,
     PATHS,
     WEBHOOKS,
     Object,
@@ -33,11 +40,11 @@ from app.kube.enforcement_spec import (
     identity,
     in_force,
     is_denying,
-    last_writer,
     only_ca,
     read_documents,
     read_mode,
 )
+from app.kube.enforcement_timing import AT_ONCE, NORMAL, TRIES, WARN_SECONDS, WatchdogTiming
 from app.kube.event_recorder import Alarm
 from app.kube.informer.change_watch import follow
 from app.ports.audit import Reporter
@@ -45,41 +52,7 @@ from app.ports.metrics import EnforcementMetrics
 
 log = logging.getLogger("fairgate.kube")
 
-TRIES = 5
-NORMALIZED_AT_ONCE = 8
-"""Largest number of dry runs at a time. One by one they delay the start by seconds."""
-
-WARN_SECONDS = 60.0
-"""Interval of warnings that nothing is refused yet."""
-
 DELETED = "deleted"
-LONGEST_TOLD = 300
-"""Maximum length in characters of the differences in an audit entry."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchdogTiming:
-    """Intervals and time-outs in seconds."""
-
-    look: float = 0.5
-    """Interval of checks of the mode and the CA."""
-    sweep: float = 30.0
-    """Interval of checks of all objects, even without a notification."""
-    proof: float = 1.0
-    """Interval of attempts to prove that the API server reaches a replica."""
-    again: tuple[float, float] = (0.5, 15.0)
-    """Pause after a failed write, doubled each time: first and longest."""
-    breath: float = 0.25
-    """Pause after a restore, in case another client changes the object again."""
-    mode: float = 30.0
-    """How long to wait until the mode is known. The mode is Enforce afterwards."""
-    ca: float = 15.0
-    """How long another replica may be ahead with its CA."""
-    effect: float = 2.0
-    """An API server applies a change within about a second."""
-
-
-NORMAL = WatchdogTiming()
 
 
 class Watchdog:
@@ -118,11 +91,8 @@ class Watchdog:
         self._unreached = unreached
         self._default_mode = default_mode
         self._is_ours = is_ours
-        self._then = then
-        self._meters = meters
-        self._alarm = alarm
         self._pace = pace
-        self._reporter = reporter
+        self._reports = EnforcementReports(meters, alarm, reporter, then)
         self._restorer = Restorer(client, owner)
         self._lock = asyncio.Lock()
         self._stirred = asyncio.Event()
@@ -139,12 +109,15 @@ class Watchdog:
         self._other_ca: dict[Ref, float] = {}
         """Objects with the CA of another replica, and since when."""
         self.has_looked = False
-        """Whether every object was checked once. Missing objects were deleted from then on."""
+        """Whether every object was checked once, and the webhooks that hold pods exist."""
+        self._seen: set[Ref] = set()
+        """Objects that existed once, or that may not be created because of an uninstall."""
         self._applied: tuple[bool, float] | None = None
         """The mode that every object was last written for (whether it is Observe), and when."""
-        self._alarms: dict[str, str] = {}  # events that are not emitted yet, by subject
         self._agreed: dict[Ref, Object] = {}
         """Each live object when it was last found as wanted."""
+        self._sent: dict[Ref, Object] = {}
+        """What was last sent without an answer. The API server may store it at any time."""
 
     async def run(self) -> None:
         """Enforce until cancelled."""
@@ -159,7 +132,8 @@ class Watchdog:
                 await self._round()
                 # Ready only after the first proof: it takes a moment, in which the API server loads
                 # the objects. Right before it, pods of devices may be refused for lack of a gate.
-                self.has_looked = self._map is not None
+                holding = {ref for ref in self._documents if ref.kind == HOLDING}
+                self.has_looked |= self._map is not None and holding <= self._seen
                 for kind in sorted({ref.kind for ref in self._documents} - followed):
                     on_change = partial(self._note_change, kind)
                     group.create_task(follow(self._client, PATHS[kind], on_change))
@@ -233,9 +207,7 @@ class Watchdog:
                 failed = await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
             refs = sorted(self._documents if everything else dirty & self._documents.keys())
             fresh = await self._normalize([ref for ref in refs if ref not in self._normal], ca)
-            for ref in refs:
-                restore = partial(self._restore_object, ref, ca, is_fresh=ref in fresh)
-                failed |= await self._tried(str(ref), restore)
+            failed |= await self._restore_all(refs, ca, fresh)
         if not self._may_deny and not self._observing():
             failed |= await self._tried("proof that a replica is reached", self._prove)
         if everything and (
@@ -250,6 +222,24 @@ class Watchdog:
         else:
             self._failures = 0
 
+    async def _restore_all(self, refs: list[Ref], ca: bytes, fresh: set[Ref]) -> bool:
+        """Make objects as wanted, those that hold pods first. Return whether one failed."""
+        seats = asyncio.Semaphore(AT_ONCE)
+
+        async def restore(ref: Ref) -> bool:
+            async with seats:
+                work = partial(self._restore_object, ref, ca, is_fresh=ref in fresh)
+                return await self._tried(str(ref), work)
+
+        others = [ref for ref in refs if ref.kind != HOLDING]
+        random.shuffle(others)  # replicas that start together then write different objects
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(restore(ref)) for ref in refs if ref.kind == HOLDING]
+            if tasks:
+                await asyncio.wait(tasks, timeout=self._pace.head_start)
+            tasks += [group.create_task(restore(ref)) for ref in others]
+        return any(each.result() for each in tasks)
+
     async def _prove(self) -> None:
         """Let objects deny if the API server reaches a replica. Raises ClusterError."""
         why = await self._unreached()
@@ -261,7 +251,8 @@ class Watchdog:
             if self._warn_at:
                 self._set_applied()
             self._warn_at = now + WARN_SECONDS
-            log.warning("nothing is refused: no replica was reached", extra={"why": why})
+            facts = {"why": why, "failing": dict(self._reports.failing)}
+            log.warning("nothing is refused: no replica was reached", extra=facts)
         self._look_again(self._pace.proof)
 
     def _set_applied(self) -> None:
@@ -275,12 +266,12 @@ class Watchdog:
         try:
             await work()
         except ClusterError as error:
-            level = logging.ERROR if self._failures % 20 == 0 else logging.DEBUG
-            log.log(level, "cannot be kept in force", extra={"what": what, "why": str(error)})
+            self._reports.failed(what, error)
             return True
         except Exception:  # invalid input must not end the process that holds pods
             log.exception("cannot be kept in force", extra={"what": what})
             return True
+        self._reports.succeeded(what)
         return False
 
     def _look_again(self, seconds: float) -> None:
@@ -310,7 +301,9 @@ class Watchdog:
         before = self._documents
         same = {ref for ref, each in documents.items() if before.get(ref) == each}
         self._normal = {ref: each for ref, each in self._normal.items() if ref in same}
-        self._agreed = {ref: each for ref, each in self._agreed.items() if ref in documents}
+        for kept in (self._agreed, self._sent):
+            for ref in kept.keys() - documents.keys():
+                del kept[ref]
         self._documents = documents
         self._all_dirty = True
         self._stirred.set()
@@ -330,11 +323,11 @@ class Watchdog:
         if await self._restorer.put_back(path, found, wanted) is None:
             self._is_removed(f"ConfigMap {CONFIG_MAP}")
             return
-        self._report_change(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
+        self._reports.restored(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
     async def _normalize(self, refs: list[Ref], ca: bytes) -> set[Ref]:
         """Read the normal forms of documents with live objects, and return those documents."""
-        seats = asyncio.Semaphore(NORMALIZED_AT_ONCE)
+        seats = asyncio.Semaphore(AT_ONCE)
 
         async def read(ref: Ref) -> None:
             async with seats:
@@ -373,6 +366,10 @@ class Watchdog:
         for attempt in range(TRIES):
             try:
                 await self._compare(ref, ca, is_newest, is_fresh)
+            except WriteUnanswered as error:  # read it at once: it may be written
+                if attempt + 1 == TRIES:
+                    raise
+                self._reports.failed(str(ref), error)
             except ClusterRefused as error:
                 is_fresh = False
                 self._normal.pop(ref, None)  # it may be outdated
@@ -382,7 +379,8 @@ class Watchdog:
                 return
 
     async def _compare(self, ref: Ref, ca: bytes, is_newest: bool, is_fresh: bool) -> None:
-        if ref not in self._documents:
+        documents = self._documents
+        if ref not in documents:
             return  # the chart was upgraded since the list of objects was read
         live = await self._live(ref)
         denies = self._denies()
@@ -401,14 +399,17 @@ class Watchdog:
         wanted = in_force(self._normal[ref], ca, denies)
         if live is not None and self._agrees(ref, live, wanted):
             return
-        if await self._read_map():
+        if await self._read_map() or self._documents is not documents:
             return  # all objects will be checked again
-        by_us = self._was_agreed(ref, live, denies)
+        by_us = self._was_agreed(ref, live) or self._is_new(ref, live, ca)
         if not by_us and await self._is_ahead(ref, live, denies):
             if not is_newest:
                 return
             by_us = True  # another replica wrote it earlier
+        self._sent[ref] = wanted
         written = await self._restorer.put_back(ref.path, live, wanted)
+        self._sent.pop(ref, None)
+        self._seen.add(ref)
         if written is None:
             self._is_removed(str(ref))
             return
@@ -422,15 +423,17 @@ class Watchdog:
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            self._report_change(ref, live, differences(live, wanted) if live else [DELETED])
+            self._reports.restored(ref, live, differences(live, wanted) if live else [DELETED])
         if is_shared:
             await self._compare(ref, ca, is_newest, is_fresh=False)
 
     async def _live(self, ref: Ref) -> Object | None:
         """Return the live object. If it denies, all objects may. Raises ClusterError."""
         live = await self._restorer.live(ref.path)
-        if live is not None and not self._may_deny and is_denying(live):
-            self._may_deny = self._all_dirty = True
+        if live is not None:
+            self._seen.add(ref)
+            if not self._may_deny and is_denying(live):
+                self._may_deny = self._all_dirty = True
         return live
 
     def _denies(self) -> bool:
@@ -446,6 +449,7 @@ class Watchdog:
         if differences(live, wanted):
             return False
         self._agreed[ref] = wanted
+        self._sent.pop(ref, None)
         self._other_ca.pop(ref, None)
         return True
 
@@ -466,31 +470,26 @@ class Watchdog:
         self._look_again(left)
         return True
 
-    def _was_agreed(self, ref: Ref, live: Object | None, denies: bool) -> bool:
+    def _was_agreed(self, ref: Ref, live: Object | None) -> bool:
         """Return whether only the desired state has changed, or another replica knew it first."""
-        agreed = self._agreed.get(ref)
-        if live is None or agreed is None:
-            return live is None and agreed is None
-        return not differences(live, agreed)
+        known = [each[ref] for each in (self._agreed, self._sent) if ref in each]
+        if live is None:
+            return ref not in self._agreed
+        return any(not differences(live, each) for each in known)
 
-    def _report_change(self, ref: Ref, live: Object | None, what: list[str]) -> None:
-        """Report that another client changed an object and that it was restored."""
-        who = last_writer(live, OURS) if live is not None else "see the audit log of the API server"
-        facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
-        log.warning("enforcement was touched, and put back", extra=facts)
-        self._meters.restored(ref.kind)
-        if self._reporter is not None:
-            done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "manager": who}
-            done["what"] = ", ".join(what)[:LONGEST_TOLD]
-            self._reporter.report(EntryType.RESTORED, done)
-        self._then()
-        told = f"{ref}: {', '.join(what)}"
-        self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
+    def _is_new(self, ref: Ref, live: Object | None, ca: bytes) -> bool:
+        """Return whether another replica has created an object, which does not deny yet.
+
+        No client can weaken an object unnoticed in this way: a change increases its generation, and
+        a replica that runs has seen the object before.
+        """
+        if live is None or ref in self._agreed or live["metadata"].get("generation") != 1:
+            return False
+        if has_other_writer(live, OURS):
+            return False
+        return not differences(live, in_force(self._normal[ref], ca, denies=False))
 
     async def _sound(self) -> None:
         """Emit the events for operators after all restores, then pause in case of more changes."""
-        alarms, self._alarms = self._alarms, {}
-        for told, message in alarms.items():
-            await self._alarm.emit("EnforcementRestored", told, message)
-        if alarms:
+        if await self._reports.emit():
             await asyncio.sleep(self._pace.breath)

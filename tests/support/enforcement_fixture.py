@@ -19,7 +19,8 @@ from app.core.errors import ClusterRefused
 from app.kube.client import Client
 from app.kube.enforcement_apply import OWNERS
 from app.kube.enforcement_spec import BINDING, CONFIG_MAP, PATHS, Object, Ref, is_denying
-from app.kube.enforcement_watchdog import Watchdog, WatchdogTiming
+from app.kube.enforcement_timing import WatchdogTiming
+from app.kube.enforcement_watchdog import Watchdog
 from app.kube.event_recorder import Alarm
 from tests.fakes.fake_enforcement_metrics import Guarded
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.kube import enforcement_reports
 from app.kube.enforcement_spec import BINDING, PATHS, Object
-from tests.support.enforcement_fixture import MUTATING, VALIDATING, Kept, until
+from tests.support.enforcement_fixture import MUTATING, QUICK, VALIDATING, Kept, until
+
+FAILURE = "cannot be kept in force"
 
 
 class Server:
@@ -25,11 +31,33 @@ class Server:
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.before: Callable[[str, str, bool], None] = lambda method, path, is_dry: None
+        self.seconds: dict[str, float] = {}
+        """Time of a write, by path. The API server stores it though the client has given up."""
+        self.stuck: set[str] = set()
+        """Paths of writes that get no answer."""
+        self.writes: list[str] = []
 
     async def request(
-        self, method: str, path: str, *, query: Any = (), body: Any = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Any = (),
+        body: Any = None,
+        timeout: float = 10.0,
+        **more: Any,
     ) -> bytes:
         options = dict(query)
+        if method != "GET":
+            self.writes.append(path)
+            if path in self.stuck:
+                await asyncio.Event().wait()
+        answer = self._answer(method, path, options, body)
+        if method != "GET" and self.seconds.get(path, 0.0) > timeout:
+            raise ClusterUnavailable(f"{method} {path}: no answer (TimeoutError)")
+        return answer
+
+    def _answer(self, method: str, path: str, options: dict[str, str], body: Any) -> bytes:
         is_dry = "dryRun" in options
         self.before(method, path, is_dry)
         if path.endswith("s"):  # a list, or a new event
@@ -53,7 +81,12 @@ class Server:
             owners = stored["metadata"].get("managedFields") or []
             owners += [] if writer in owners else [writer]
             number = str(int(version or 0) + 1)
+            old = (live or {"metadata": {}})["metadata"].get("generation", 0)
+            is_changed = live is None or any(
+                live.get(at) != stored.get(at) for at in ("webhooks", "spec")
+            )
             stored["metadata"] |= {"uid": path, "resourceVersion": number, "managedFields": owners}
+            stored["metadata"]["generation"] = old + is_changed
             self.objects[path] = stored
         return json.dumps(stored).encode()
 
@@ -151,5 +184,186 @@ async def test_an_upgrade_of_the_chart_during_a_round_is_no_failure(
                 return labels.get("version") == "2"
 
             await until(is_upgraded)
-    assert not [each for each in caplog.records if each.msg == "cannot be kept in force"]
+    assert not [each for each in caplog.records if each.msg == FAILURE]
     assert server.objects[removed] == before
+
+
+# --- a slow API server ---
+
+
+async def exists(server: Server, path: str) -> bool:
+    return path in server.objects
+
+
+async def test_a_write_that_takes_the_server_20_seconds_is_awaited(
+    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.seconds = {kept.path(kind): 20.0 for kind in PATHS}
+    async with kept.keeping():
+        await kept.settle()
+    assert FAILURE not in [each.msg for each in caplog.records]
+
+
+async def test_a_holding_webhook_is_tried_again_before_the_other_objects_are_written(
+    server: Server, kept: Kept
+) -> None:
+    path, tries = kept.path(MUTATING), 0
+
+    def refuse(method: str, at: str, is_dry: bool) -> None:
+        nonlocal tries
+        if (method, at) == ("PATCH", path):
+            tries += 1
+            if tries < 3:
+                raise ClusterUnavailable("no answer (TimeoutError)")
+
+    server.before = refuse
+    server.stuck = {kept.path(kind) for kind in PATHS} - {path}
+    async with kept.keeping():
+        await until(lambda: exists(server, path), seconds=5.0)
+    assert tries == 3
+    assert server.writes[-4:-3] == [path]
+
+
+async def test_an_object_that_gets_no_answer_does_not_delay_the_others(
+    server: Server, kept: Kept
+) -> None:
+    server.stuck = {kept.path(MUTATING), kept.path(BINDING)}
+    others = [kept.path(kind) for kind in PATHS if kept.path(kind) not in server.stuck]
+    async with kept.keeping(pace=replace(QUICK, head_start=0.05)) as watchdog:
+        for path in others:
+            await until(partial(exists, server, path), seconds=5.0)
+        assert not watchdog.has_looked
+
+
+async def test_a_stored_write_without_an_answer_is_recognized(
+    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = kept.path(VALIDATING)
+    server.seconds = {path: 60.0}
+    async with kept.keeping():
+        await kept.settle()
+        server.seconds = {}
+    writes = [each for each in server.writes if each == path]
+    assert len(writes) == 2  # created, then made to deny
+    assert not kept.guarded.restores
+    assert [each.msg for each in caplog.records].count(FAILURE) >= 1
+
+
+async def test_a_replica_is_not_ready_before_pods_are_held(server: Server, kept: Kept) -> None:
+    rounds = 0
+
+    def refuse(method: str, path: str, is_dry: bool) -> None:
+        nonlocal rounds
+        rounds += (method, path) == ("GET", kept.map_path)
+        if method == "PATCH" and path == kept.path(MUTATING) and rounds < 20:
+            raise ClusterRefused("429", 429)
+
+    server.before = refuse
+    async with kept.keeping() as watchdog:
+
+        async def has_looked() -> bool:
+            assert not watchdog.has_looked or kept.path(MUTATING) in server.objects
+            return watchdog.has_looked
+
+        await until(has_looked)
+
+
+async def test_a_failure_that_lasts_is_logged_with_its_current_reason(
+    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcement_reports, "LOG_SECONDS", 0.2)
+    tries = 0
+
+    def refuse(method: str, path: str, is_dry: bool) -> None:
+        nonlocal tries
+        if method == "PATCH" and path == kept.path(MUTATING):
+            tries += 1
+            raise ClusterRefused(f"reason {tries}", 403)
+
+    async def unreached() -> str:
+        return "no pod is held"
+
+    server.before = refuse
+
+    def told() -> list[str]:
+        return [vars(each)["why"] for each in caplog.records if each.msg == FAILURE]
+
+    with caplog.at_level(logging.WARNING, "fairgate.kube"):
+        async with kept.keeping(unreached=unreached):
+
+            async def is_told() -> bool:
+                return len(told()) > 1
+
+            await until(is_told)
+    assert len(told()) < tries
+    [warning] = [each for each in caplog.records if each.msg.startswith("nothing is refused")]
+    assert vars(warning)["failing"] == {f"{MUTATING} {kept.name}": "reason 1"}
+
+
+# --- who is blamed ---
+
+
+def weaken(server: Server, kept: Kept) -> None:
+    """Set the mutating configuration to the form in which another replica creates it."""
+    live = server.objects[kept.path(MUTATING)]
+    for each in live["webhooks"]:
+        each["failurePolicy"] = "Ignore"
+
+
+async def test_an_object_that_another_replica_has_just_created_is_not_reported(
+    server: Server, kept: Kept
+) -> None:
+    async with kept.keeping():
+        await kept.settle()
+    weaken(server, kept)
+    server.objects[kept.path(MUTATING)]["metadata"]["generation"] = 1
+    async with kept.keeping():
+        await kept.settle()
+    assert not kept.guarded.restores
+
+
+@pytest.mark.parametrize("how", ["changed", "another manager", "another content", "seen before"])
+async def test_a_weakened_object_is_reported_though_it_carries_our_name(
+    server: Server, kept: Kept, how: str
+) -> None:
+    async with kept.keeping():
+        await kept.settle()
+        if how == "seen before":
+            weaken(server, kept)
+            server.objects[kept.path(MUTATING)]["metadata"]["generation"] = 1
+            await kept.settle()
+    if how != "seen before":
+        weaken(server, kept)
+        live = server.objects[kept.path(MUTATING)]
+        live["metadata"]["generation"] = 2 if how == "changed" else 1
+        if how == "another manager":
+            live["metadata"]["managedFields"].append({"manager": "kubectl", "operation": "Update"})
+        if how == "another content":
+            live["webhooks"][0]["rules"] = []
+        async with kept.keeping():
+            await kept.settle()
+    assert kept.guarded.restores == {MUTATING: 1}
+
+
+async def test_a_stored_write_without_an_answer_is_not_reported_after_a_change_of_mode(
+    server: Server, kept: Kept
+) -> None:
+    path = kept.path(MUTATING)
+    for each in kept.documents[0]["webhooks"]:
+        each["failurePolicy"] = "Fail"
+    await kept.write()
+
+    def observe(method: str, at: str, is_dry: bool) -> None:
+        if (method, at) == ("PATCH", path) and path in server.objects:
+            server.seconds[path] = 0.0 if kept.observes else 60.0
+            kept.observes = True
+
+    server.before = observe
+    async with kept.keeping():
+
+        async def is_weak() -> bool:
+            live = server.objects.get(path) or {"metadata": {}}
+            return bool(live["metadata"].get("generation") == 3)
+
+        await until(is_weak)
+    assert not kept.guarded.restores
