@@ -41,12 +41,13 @@ def check(
     output: Output,
     connection: Kubeconfig,
 ) -> None:
-    """Test an installation: a pod is held, forbidden changes are refused, a controller leads.
+    """Test an installation: its objects exist, pods are held, changes refused, a controller leads.
 
     Pods are created as dry runs, except one held pod in the namespace fairgate-canary. In mode
     Observe only the leader is tested. A check is skipped if its result would only show the rights
     of the caller. Exits with code 1 if a check fails, or if all are skipped. Needs permission to
-    create pods in fairgate-canary, and to read Lease, ConfigMap and Policy of Fairgate.
+    create pods in fairgate-canary, and to read Lease, ConfigMap, Policy, webhook configurations and
+    admission policies of Fairgate.
     """
     from app.commands.check import command
 

@@ -53,5 +53,6 @@ def test_the_account_of_helm_test_may_run_every_check(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     checks = json.loads(done.stdout)["checks"]
-    assert [each["check"] for each in checks] == ["mode", "hold", "create", "release", "leader"]
+    names = ["mode", "objects", "hold", "create", "release", "leader"]
+    assert [each["check"] for each in checks] == names
     assert all(each["passed"] for each in checks)

@@ -24,7 +24,7 @@ from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
 from app.kube.enforcement_probes import NAMESPACE, EnforcementProbes, HoleFound
-from app.kube.enforcement_spec import CONFIG_MAP, read_mode
+from app.kube.enforcement_spec import CONFIG_MAP, read_documents, read_mode
 from app.kube.lease import NAME as LEASE
 from app.terminal.output import Listing, OutputOptions, as_text
 
@@ -115,6 +115,7 @@ class InstallationCheck:
         deadline = time.monotonic() + self._wait
         mode = await self._try("mode", self._mode, deadline)
         probes: dict[str, Check] = {
+            "objects": self._objects,
             "hold": self._hold,
             "create": self._create,
             "release": self._release,
@@ -145,15 +146,31 @@ class InstallationCheck:
         if mode == Mode.OBSERVE.value:
             return _POLICY_OBSERVES
         if mode is None:
-            path = f"/api/v1/namespaces/{self._namespace}/configmaps/{CONFIG_MAP}"
-            installed = await self._find(path)
-            if installed is None:
-                raise CheckFailed(
-                    f"there is no ConfigMap {self._namespace}/{CONFIG_MAP}: Fairgate is not "
-                    "installed in this namespace; name its namespace by --namespace."
-                )
-            mode = read_mode(installed.get("data")).value
+            mode = read_mode(await self._installed()).value
         return _OBSERVES if mode == Mode.OBSERVE.value else "Enforce"
+
+    async def _installed(self) -> dict[str, str] | None:
+        """Return the data of the ConfigMap with the mode and the objects."""
+        path = f"/api/v1/namespaces/{self._namespace}/configmaps/{CONFIG_MAP}"
+        installed = await self._find(path)
+        if installed is None:
+            raise CheckFailed(
+                f"there is no ConfigMap {self._namespace}/{CONFIG_MAP}: Fairgate is not "
+                "installed in this namespace; name its namespace by --namespace."
+            )
+        found: dict[str, str] | None = installed.get("data")
+        return found
+
+    async def _objects(self) -> str:
+        """Return how many objects enforcement needs, if all exist."""
+        refs = sorted(read_documents(await self._installed()))
+        missing = [str(ref) for ref in refs if await self._find(ref.path) is None]
+        if missing:
+            raise CheckFailed(
+                f"{', '.join(missing)} {'does' if len(missing) == 1 else 'do'} not exist; see the "
+                "log of Deployment fairgate-webhook, which creates what enforcement needs."
+            )
+        return f"all {len(refs)} webhook configurations and policies exist"
 
     async def _hold(self) -> str:
         return f"a pod with a managed resource is held by {await self._probes.hold()}"

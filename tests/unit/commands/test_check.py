@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from app.commands.check.command import CheckOptions, CheckResult, InstallationCheck, is_sound
 from app.core.errors import ClusterRefused, ClusterUnavailable
@@ -13,9 +14,19 @@ from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import TO_ENFORCE
 from app.core.well_known import GATE
 from app.kube.enforcement_probes import SCHEDULER
+from app.kube.enforcement_spec import API_VERSION
 from app.terminal.output import OutputOptions
 
 DENIED = ClusterRefused("422 ValidatingAdmissionPolicy 'fairgate-x' denied request: no", 422)
+OBJECTS = yaml.safe_dump_all(
+    [
+        {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, at: contents}
+        for kind, name, at, contents in (
+            ("MutatingWebhookConfiguration", "fairgate", "webhooks", []),
+            ("ValidatingAdmissionPolicyBinding", "fairgate-pods", "spec", {}),
+        )
+    ]
+)
 NOT_FOUND = ClusterRefused("404", 404)
 
 
@@ -24,7 +35,8 @@ class Installation:
 
     def __init__(self) -> None:
         self.policy: dict[str, Any] | None = None
-        self.config: dict[str, str] | None = {}
+        self.config: dict[str, str] | None = {"objects": OBJECTS}
+        self.missing: set[str] = set()
         self.holder = "controller-1"
         self.renews = True
         self.gates = [GATE]
@@ -47,6 +59,8 @@ class Installation:
             return self._answer(None if self.config is None else {"data": self.config})
         if "/leases/" in path:
             return self._lease()
+        if "/admissionregistration.k8s.io/" in path:
+            return self._answer(None if path.rpartition("/")[2] in self.missing else {})
         if path.endswith("/selfsubjectaccessreviews"):
             return self._answer({"status": {"allowed": self.caller_may_release}})
         if self.caller_may_release and method == "PATCH":
@@ -81,10 +95,20 @@ async def results_of(api: Installation, wait: float = 0.0) -> dict[str, CheckRes
 
 async def test_a_sound_installation_passes_every_check() -> None:
     results = await results_of(Installation())
-    assert list(results) == ["mode", "hold", "create", "release", "leader"]
+    assert list(results) == ["mode", "objects", "hold", "create", "release", "leader"]
     assert all(each.passed for each in results.values())
     assert results["create"].message.endswith("policy fairgate-x")
     assert results["leader"].message == "controller-1 leads"
+
+
+async def test_a_missing_object_of_enforcement_fails_the_check_and_is_named() -> None:
+    api = Installation()
+    api.missing = {"fairgate-pods"}
+    found = (await results_of(api))["objects"]
+    assert found.passed is False
+    assert found.message.startswith("ValidatingAdmissionPolicyBinding fairgate-pods does not exist")
+    api.missing.add("fairgate")
+    assert " fairgate-pods do not exist" in (await results_of(api))["objects"].message
 
 
 async def test_a_pod_that_is_not_held_fails_the_check_and_the_others_go_on() -> None:
@@ -111,7 +135,8 @@ async def test_in_mode_observe_only_the_leader_is_tested(where: str) -> None:
     if where == "policy":
         api.policy = {"spec": {"mode": "Observe"}}
     else:
-        api.config = {"mode": "Observe"}
+        api.config = {"mode": "Observe", "objects": OBJECTS}
+        api.missing = {"fairgate-pods"}
     results = await results_of(api)
     assert list(results) == ["mode", "leader"]
     assert "Observe" in results["mode"].message
@@ -120,7 +145,7 @@ async def test_in_mode_observe_only_the_leader_is_tested(where: str) -> None:
 
 async def test_the_policy_goes_before_the_installation() -> None:
     api = Installation()
-    api.policy, api.config = {"spec": {"mode": "Enforce"}}, {"mode": "Observe"}
+    api.policy, api.config = {"spec": {"mode": "Enforce"}}, {"mode": "Observe", "objects": OBJECTS}
     assert (await results_of(api))["mode"].message == "Enforce"
 
 
@@ -144,10 +169,11 @@ async def test_a_lease_that_nobody_renews_has_no_leader(holder: str, renews: boo
 @pytest.mark.parametrize(
     ("forbidden", "skipped"),
     [
-        ("configmaps", ["mode", "hold", "create", "release"]),
+        ("configmaps", ["mode", "objects", "hold", "create", "release"]),
+        ("mutatingwebhookconfigurations", ["objects"]),
         ("/pods", ["hold", "create", "release"]),
         ("leases", ["leader"]),
-        ("/", ["mode", "hold", "create", "release", "leader"]),
+        ("/", ["mode", "objects", "hold", "create", "release", "leader"]),
     ],
 )
 async def test_checks_that_rights_do_not_allow_are_skipped(
