@@ -85,7 +85,8 @@ class Server:
             case redis_errors.NoPermissionError():
                 return _forbidden(told, error)
             case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
-                return StoreUnavailable(f"{told} does not let us in: {error}; check the redis URL.")
+                why = str(error).rstrip(".")
+                return StoreUnavailable(f"{told} does not let us in: {why}; check the redis URL.")
             case redis_errors.BusyLoadingError():
                 return StoreUnavailable(f"{told} is still loading its data: wait for it.")
             case redis_errors.TimeoutError():

@@ -15,7 +15,7 @@ from app.commands.doctor.chart_values import as_values, as_yaml, chart_values
 from app.commands.doctor.checks import examine
 from app.commands.doctor.findings import Check, Finding, problem
 from app.commands.doctor.redis_checks import RedisServer, check_server
-from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
+from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot, watch_expired_lease
 from app.commands.release.console import NO, warn
 from app.config import setting_parsers
 from app.core.errors import InvalidInput, StoreError
@@ -73,7 +73,9 @@ async def _read_snapshot(
 ) -> tuple[ClusterSnapshot, Sequence[Finding]]:
     client = await Client.connect_with(who.options)
     try:
-        seen = await take_snapshot(ApiSurvey(client), options.namespace, settings)
+        survey = ApiSurvey(client)
+        seen = await take_snapshot(survey, options.namespace, settings)
+        await watch_expired_lease(survey, options.namespace, seen)
     finally:
         await client.close()
     return seen, await _look_at_redis(redis, seen) if redis else ()
@@ -89,7 +91,7 @@ async def _look_at_redis(url: str, seen: ClusterSnapshot) -> list[Finding]:
             problem(
                 Check.REDIS,
                 str(error),
-                "Check the URL. This machine may need another address than the pods.",
+                "This machine may need another address than the pods.",
                 [host],
             )
         ]

@@ -139,7 +139,10 @@ def _rules(seen: ClusterSnapshot) -> Iterator[Finding]:
         return
     wrong = sorted(str(ref) for ref, is_so in denies.items() if is_so is not (mode is Mode.ENFORCE))
     if wrong:
-        verb = "do not deny" if mode is Mode.ENFORCE else "deny"
+        is_one = len(wrong) == 1
+        verb = "denies" if is_one else "deny"
+        if mode is Mode.ENFORCE:
+            verb = "does not deny" if is_one else "do not deny"
         yield problem(
             Check.RULES,
             f"the mode is {mode.value}, but {count(len(wrong), 'rule')} {verb}: {names(wrong)}.",
@@ -177,14 +180,7 @@ def _denying(seen: ClusterSnapshot) -> dict[Ref, bool] | None:
 
 def _canary(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
     found = seen.installation
-    for each in found.events:
-        at = _time_of(each)
-        if each.get("reason") in ALARMS and at and now - at < RECENT:
-            yield warning(
-                Check.CANARY,
-                f"{each['reason']} in the last ten minutes: {each.get('message', '')}",
-                "See the section When something breaks in docs/operations.md.",
-            )
+    yield from _alarms(found.events, now)
     if policy_mode(seen) is not Mode.ENFORCE or not seen.is_known("pods", "events"):
         return
     if found.canary is None:
@@ -201,6 +197,24 @@ def _canary(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
         )
     else:
         yield ok(Check.CANARY, "the canary pod is held.")
+
+
+def _alarms(events: list[Object], now: datetime) -> Iterator[Finding]:
+    """Report recent events about enforcement, equal ones once, with number and last time."""
+    times: dict[str, list[datetime]] = {}
+    for each in events:
+        at = _time_of(each)
+        if each.get("reason") in ALARMS and at and now - at < RECENT:
+            text = f"{each['reason']}: {each.get('message', '')}"
+            times.setdefault(text, []).extend([at] * int(each.get("count") or 1))
+    for text, at_times in times.items():
+        last = f"{max(at_times):%H:%M:%S} UTC"
+        when = f"at {last}" if len(at_times) == 1 else f"{len(at_times)} times, last at {last}"
+        yield warning(
+            Check.CANARY,
+            f"in the last ten minutes, {when}: {text}",
+            "See the section When something breaks in docs/operations.md.",
+        )
 
 
 def _is_held(pod: Object) -> bool:
@@ -222,7 +236,8 @@ def _leader(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
         yield problem(Check.LEADER, message, remedy)
         return
     age = now - renewed
-    if age > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0)):
+    is_stale = age > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0))
+    if is_stale and not seen.installation.is_lease_renewed:
         yield problem(
             Check.LEADER,
             f"the Lease of {holder} was last renewed {int(age.total_seconds())} s ago, so no pod "

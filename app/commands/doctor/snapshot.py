@@ -6,6 +6,7 @@ that.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class Installation:
     """Bindings of admission policies, also those of other programs."""
     endpoints: list[Object] = field(default_factory=list)
     lease: Object | None = None
+    is_lease_renewed: bool = False
+    """Whether a Lease that seemed to be expired was renewed while it was watched."""
     policy: Object | None = None
     canary: Object | None = None
     pods: list[Object] = field(default_factory=list)
@@ -160,6 +163,26 @@ async def take_snapshot(
     return reading.found
 
 
+async def watch_expired_lease(survey: ClusterSurvey, namespace: str, seen: ClusterSnapshot) -> None:
+    """Read an expired Lease again after its duration. The first reading may be older than that.
+
+    Raises ClusterError.
+    """
+    found = seen.installation
+    spec = (found.lease or {}).get("spec") or {}
+    renewed, seconds = read_time(spec.get("renewTime")), int(spec.get("leaseDurationSeconds") or 0)
+    if renewed is None or (datetime.now(UTC) - renewed).total_seconds() <= seconds:
+        return
+    await asyncio.sleep(seconds)
+    found.lease = await survey.get(_lease_path(namespace))
+    again = ((found.lease or {}).get("spec") or {}).get("renewTime")
+    found.is_lease_renewed = read_time(again) not in (None, renewed)
+
+
+def _lease_path(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/fairgate-controller"
+
+
 class _Reading:
     """Fills one snapshot."""
 
@@ -199,8 +222,7 @@ class _Reading:
             f"/apis/discovery.k8s.io/v1/{space}/endpointslices",
             found.endpoints.append,
         )
-        lease = f"/apis/coordination.k8s.io/v1/{space}/leases/fairgate-controller"
-        found.lease = await self._get("leases", lease)
+        found.lease = await self._get("leases", _lease_path(namespace))
         found.policy = await self._get("policies.fairgate.io", f"{GROUP}/policies/default")
         canary = "/api/v1/namespaces/fairgate-canary/pods/fairgate-canary"
         found.canary = await self._get("pods", canary)

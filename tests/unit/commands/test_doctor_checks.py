@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from app.commands.doctor.assumptions import planned
 from app.commands.doctor.checks import examine
 from app.commands.doctor.findings import Check, Finding, Level
 from app.commands.doctor.redis_checks import RedisServer, check_server
+from app.commands.doctor.snapshot import watch_expired_lease
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.core.policy import TO_ENFORCE
 from tests.fakes.fake_cluster_survey import FakeSurvey
@@ -323,6 +325,22 @@ def test_a_lease_without_holder_or_that_expired_is_a_problem(age: timedelta | No
     assert finding.level is Level.PROBLEM
 
 
+@pytest.mark.parametrize(("renews", "level"), [(True, Level.OK), (False, Level.PROBLEM)])
+def test_an_expired_lease_is_read_again_before_it_is_a_problem(renews: bool, level: Level) -> None:
+    spec = {"holderIdentity": "a", "leaseDurationSeconds": 0, "renewTime": "2026-01-01T11:59:00Z"}
+    fake = cluster(
+        *installed(Lease=made("Lease", "x", "fairgate-controller", HOME, spec=spec)).values()
+    )
+    seen = look(fake)
+    if renews:
+        renewed = {**spec, "renewTime": "2026-01-01T11:59:05Z"}
+        again = made("Lease", "x", "fairgate-controller", HOME, spec=renewed)
+        fake = cluster(*installed(Lease=again).values())
+    asyncio.run(watch_expired_lease(fake, HOME, seen))
+    [finding] = [each for each in examine(seen, HOME, NOW) if each.check is Check.LEADER]
+    assert finding.level is level
+
+
 UNREACHABLE = "No pod is released: Redis at redis:6379 cannot be reached: no answer."
 
 
@@ -538,7 +556,8 @@ def test_a_rule_that_does_not_deny_in_mode_enforce_is_a_problem(
 def test_a_missing_binding_in_mode_enforce_is_a_problem() -> None:
     objects = rules("Enforce")
     del objects[BINDING]
-    assert "do not deny" in only(judged(**objects), Check.RULES).message
+    message = only(judged(**objects), Check.RULES).message
+    assert message.startswith("the mode is Enforce, but 1 rule does not deny: ")
 
 
 def test_a_rule_that_denies_in_mode_observe_is_a_problem() -> None:
@@ -559,6 +578,22 @@ def test_recent_alarms_are_reported_and_old_ones_are_not() -> None:
 
     assert "not held" in only(judged(Event=alarm(timedelta(minutes=1))), Check.CANARY).message
     assert judged(Event=alarm(timedelta(hours=1))) == {}
+
+
+def test_equal_alarms_are_one_finding_with_their_number_and_last_time() -> None:
+    reasons = {3: "EnforcementFails", 2: "EnforcementRestored", 1: "EnforcementFails"}
+    events = [
+        made(
+            "Event", "v1", f"e{age}", HOME, reason=reason, message="m",
+            lastTimestamp=time_of(timedelta(minutes=age)),
+        )
+        for age, reason in reasons.items()
+    ]  # fmt: skip
+    messages = [each.message for each in found(*installed().values(), *events)[Check.CANARY]]
+    assert messages == [
+        "in the last ten minutes, 2 times, last at 11:59:00 UTC: EnforcementFails: m",
+        "in the last ten minutes, at 11:58:00 UTC: EnforcementRestored: m",
+    ]
 
 
 # --- Redis ---
