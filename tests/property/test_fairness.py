@@ -137,10 +137,13 @@ def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Scri
 def test_priorities_in_one_queue_change_nobody_elses_releases(
     script: Script, priorities: list[int], size: int, lasting: int | None
 ) -> None:
+    """The workloads of the queue have one age, because the older head wins a tie of scores."""
     mine = ("t0", "u")
 
     def same(s: Submit) -> Submit:
-        return replace(s, size=size, lasting=lasting) if s.queue == mine else s
+        if s.queue == mine:
+            return replace(s, size=size, lasting=lasting, at=0)
+        return replace(s, at=max(1, s.at))
 
     def raised(s: Submit) -> Submit:
         priority = priorities[int(s.uid) % len(priorities)]
