@@ -333,9 +333,7 @@ class Naive:
     @remembered
     def head(self, branch: Branch) -> Job:
         """Return the next workload below a branch. A blocked one comes only if all are blocked."""
-        if len(branch) == 2:
-            return self.queue(branch)[0]
-        heads = [self.head(child) for child in self.order(branch)]
+        heads = self.queue(branch) if len(branch) == 2 else list(map(self.head, self.order(branch)))
         return next((job for job in heads if self.allowed(job, self.choice(job))), heads[0])
 
     def is_barred(self, branch: Branch) -> bool:
@@ -512,7 +510,7 @@ class Naive:
         """Yield the heads of all queues in order, except tenants blocked by a limit."""
         for child in self.order(branch):
             if not self.is_barred(child):
-                yield from [self.queue(child)[0]] if len(child) == 2 else self.heads(child)
+                yield from [self.head(child)] if len(child) == 2 else self.heads(child)
 
     def before(self, job: Job) -> list[Job]:
         """Return all workloads that wait before this one in the order."""
@@ -530,7 +528,7 @@ class Naive:
             return None
         before = self.before(job) if self.clocks or self.freed else []
         fitting = [p for p in pools if self.fits(job, p, self.withheld(job, p, before))]
-        if self.choice(job) in fitting and job is self.queue((job.tenant, job.user))[0]:
+        if self.choice(job) in fitting and job is self.head((job.tenant, job.user)):
             return self.choice(job)
         return self.cheapest(job, fitting) if fitting else None
 

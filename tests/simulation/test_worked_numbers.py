@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,13 @@ def test_seconds_and_hours_are_charged_alike_within_the_bound() -> None:
     half_of_both = 0.5 * (1 + 1)  # devices: the largest difference, by the published bound
     assert short + long == pytest.approx(devices * seconds)
     assert abs(short - long) <= half_of_both * seconds
+
+
+def test_a_gang_at_the_limit_does_not_starve_the_pods_behind_it() -> None:
+    released = [(r["user"], r["workload"]) for r in outcome("l01-a-blocked-gang")["releases"]]
+    by_user = Counter(user for user, workload in released if workload != "early-0")
+    assert by_user == {"alice": 18, "bob": 18}
+    assert not any(workload.startswith("gang") for _, workload in released), "bob fills the limit"
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 8, 100])

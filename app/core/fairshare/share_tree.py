@@ -10,9 +10,11 @@ share (Ghodsi et al., NSDI 2011).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from weakref import WeakKeyDictionary
 
 from app.core.fairshare.closed_pools import ClosedPools
+from app.core.fairshare.multi_pool_heads import MultiPoolHeads
 from app.core.fairshare.sort_key import (
     BORROWING,
     GUARANTEED,
@@ -28,6 +30,9 @@ from app.core.model import Amounts, Millis, PoolName, Quota, Resource, TenantNam
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Policy
 from app.core.pricing.share_units import Cost, Scale
+
+MOST_TRIED = 32
+"""Number of classes of a user's queue among which a head within the limits is searched."""
 
 
 class ShareTree:
@@ -60,6 +65,10 @@ class ShareTree:
         self._costs: WeakKeyDictionary[EquivalenceClass, dict[PoolName, Cost]] = WeakKeyDictionary()
         self._dirty: list[dict[TenantNode, None]] = [{}, {}]
         self._undecided = MultiPoolHeads(fitting)
+        self._mixed: dict[UserNode, None] = {}
+        """Users with waiting workloads of several classes. Limits may block some of them only."""
+        self._limiting: set[TenantNode] = set()
+        """Tenants with limits and changed usage."""
 
     def tenant(
         self,
@@ -110,6 +119,7 @@ class ShareTree:
             del leaf.parent.waiting[leaf.key]
             self._dirty[leaf.parent.depth][leaf.parent] = None
         self._undecided.drop(leaf)
+        self._mixed.pop(leaf, None)
         del leaf.parent.children["user", str(leaf.name)]
 
     def leaves(self) -> Iterator[UserNode]:
@@ -136,6 +146,8 @@ class ShareTree:
         self._stubborn += not shape.preemptible
         for branch in path(leaf):
             branch.shapes[shape] = branch.shapes.get(shape, 0) + 1
+        if len(leaf.shapes) > 1:
+            self._mixed[leaf] = None
         self._touch(leaf)
 
     def dequeue(self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass) -> None:
@@ -148,6 +160,8 @@ class ShareTree:
                 branch.shapes[shape] = left
             else:
                 del branch.shapes[shape]
+        if len(leaf.shapes) < 2:
+            self._mixed.pop(leaf, None)
         self._touch(leaf)
 
     def use(self, leaf: UserNode, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
@@ -197,6 +211,7 @@ class ShareTree:
         """Sort every changed branch into its siblings again."""
         for leaf in self._undecided.moved():
             self._touch(leaf)
+        self._touch_mixed()
         for depth in range(len(self._dirty) - 1, 0, -1):
             level = self._dirty[depth]
             above = self._dirty[depth - 1]
@@ -423,7 +438,20 @@ class ShareTree:
         """Mark a branch as changed, and its descendants if limits may block one of their heads."""
         self._dirty[branch.depth][branch] = None
         if branch.limits or self._stubborn:
+            self._limiting.add(branch)
             self._touch_below(branch)
+
+    def _touch_mixed(self) -> None:
+        """Choose other heads where limits block the head, or blocked the first of the queue."""
+        for leaf in self._mixed if self._limiting else ():
+            if not self._limiting.isdisjoint(path(leaf)) and not self._has_first(leaf):
+                self._touch(leaf)
+        self._limiting.clear()
+
+    def _has_first(self, leaf: UserNode) -> bool:
+        """Return whether the head is the first of the queue, and limits permit it."""
+        head = leaf.head
+        return head is not None and leaf.queue.head() == head[:2] and self._permits(leaf, head[1])
 
     def _touch_undecided(self, leaf: UserNode) -> None:
         """Sort multi-pool heads again, because borrowing per pool decides their pool."""
@@ -439,60 +467,22 @@ class ShareTree:
                 self._touch_below(child)
 
     def _head_of(self, leaf: UserNode) -> tuple[QueueKey, EquivalenceClass, PoolName] | None:
+        """Return the first workload that limits and closures permit; if there is none, the first.
+
+        docs/decisions/0074 has the reasons.
+        """
         head = leaf.queue.head()
         if head is None:
             return None
+        if self._may_block and leaf in self._mixed:
+            classes = islice(leaf.queue.heads(), MOST_TRIED)
+            head = next((each for each in classes if self._permits(leaf, each[1])), head)
         queue_key, shape = head
         return queue_key, shape, self.target(leaf, shape, self._undecided.fitted(shape))
 
-
-PoolNames = tuple[PoolName, ...]
-
-
-class MultiPoolHeads:
-    """Leaves by the equivalence class of their heads. False if there are no multi-pool heads."""
-
-    def __init__(self, fitting: Callable[[EquivalenceClass], Sequence[PoolName]]) -> None:
-        """`fitting` returns the pools in which a class fits now, the best packed first."""
-        self._fitting = fitting
-        self._leaves: dict[EquivalenceClass, dict[UserNode, None]] = {}
-        self._fitted: dict[EquivalenceClass, PoolNames] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._leaves)
-
-    def __iter__(self) -> Iterator[UserNode]:
-        for users in self._leaves.values():
-            yield from users
-
-    def fitted(self, shape: EquivalenceClass) -> PoolNames:
-        """Return the pools in which a class fitted at the last check."""
-        if len(shape.pools) > 1 and shape not in self._fitted:
-            self._fitted[shape] = tuple(self._fitting(shape))
-        return self._fitted.get(shape, ())
-
-    def moved(self) -> Iterator[UserNode]:
-        """Check again. Yield the leaves with heads that fit in other pools than before."""
-        for shape, before in self._fitted.items():
-            fitting = tuple(self._fitting(shape))
-            if fitting != before:
-                self._fitted[shape] = fitting
-                yield from self._leaves[shape]
-
-    def drop(self, leaf: UserNode) -> None:
-        """Remove a leaf."""
-        leaf_was, leaf.head = leaf.head, None
-        self.follow(leaf, leaf_was[1] if leaf_was else None)
-
-    def follow(self, leaf: UserNode, before: EquivalenceClass | None) -> None:
-        """Record the current head of a leaf. `before`: the class of its previous head."""
-        now = leaf.head[1] if leaf.head else None
-        if now is before:
-            return
-        if before is not None and before in self._leaves:
-            self._leaves[before].pop(leaf, None)
-            if not self._leaves[before]:
-                del self._leaves[before]
-                self._fitted.pop(before, None)
-        if now is not None and len(now.pools) > 1:
-            self._leaves.setdefault(now, {})[leaf] = None
+    def _permits(self, leaf: UserNode, shape: EquivalenceClass) -> bool:
+        """Return whether limits and closures permit a workload in any of its pools."""
+        return any(
+            self.is_open(leaf, shape, pool) and self.allows(leaf, shape, pool)
+            for pool in shape.pools
+        )

@@ -1,0 +1,60 @@
+"""Waiting heads that may go to several pools, and the pools where they fit now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from app.core.fairshare.tree_node import UserNode
+from app.core.model import PoolName
+from app.core.podspec.equivalence_class import EquivalenceClass
+
+PoolNames = tuple[PoolName, ...]
+
+
+class MultiPoolHeads:
+    """Leaves by the equivalence class of their heads. False if there are no multi-pool heads."""
+
+    def __init__(self, fitting: Callable[[EquivalenceClass], Sequence[PoolName]]) -> None:
+        """`fitting` returns the pools in which a class fits now, the best packed first."""
+        self._fitting = fitting
+        self._leaves: dict[EquivalenceClass, dict[UserNode, None]] = {}
+        self._fitted: dict[EquivalenceClass, PoolNames] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._leaves)
+
+    def __iter__(self) -> Iterator[UserNode]:
+        for users in self._leaves.values():
+            yield from users
+
+    def fitted(self, shape: EquivalenceClass) -> PoolNames:
+        """Return the pools in which a class fitted at the last check."""
+        if len(shape.pools) > 1 and shape not in self._fitted:
+            self._fitted[shape] = tuple(self._fitting(shape))
+        return self._fitted.get(shape, ())
+
+    def moved(self) -> Iterator[UserNode]:
+        """Check again. Yield the leaves with heads that fit in other pools than before."""
+        for shape, before in self._fitted.items():
+            fitting = tuple(self._fitting(shape))
+            if fitting != before:
+                self._fitted[shape] = fitting
+                yield from self._leaves[shape]
+
+    def drop(self, leaf: UserNode) -> None:
+        """Remove a leaf."""
+        leaf_was, leaf.head = leaf.head, None
+        self.follow(leaf, leaf_was[1] if leaf_was else None)
+
+    def follow(self, leaf: UserNode, before: EquivalenceClass | None) -> None:
+        """Record the current head of a leaf. `before`: the class of its previous head."""
+        now = leaf.head[1] if leaf.head else None
+        if now is before:
+            return
+        if before is not None and before in self._leaves:
+            self._leaves[before].pop(leaf, None)
+            if not self._leaves[before]:
+                del self._leaves[before]
+                self._fitted.pop(before, None)
+        if now is not None and len(now.pools) > 1:
+            self._leaves.setdefault(now, {})[leaf] = None
