@@ -29,6 +29,15 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: _escape(ord(found[0])), text)
 
 
+def quoted(text: str, most: int = 40) -> str:
+    """Return the beginning of a text in quotes, `most` characters and the quotes at most.
+
+    Hidden characters are escapes, which count in full.
+    """
+    shown = visible(repr(text[:most]))
+    return shown if len(shown) <= most + 2 else f"{shown[:most]}…{shown[0]}"
+
+
 def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 

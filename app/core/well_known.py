@@ -58,3 +58,18 @@ USER_KEYS = CREATE_ONLY_KEYS | frozenset(
     )
 )
 """Annotations that users may write. Those that are not frozen may change until the release."""
+
+WRITTEN_KEYS = frozenset(
+    (
+        LABEL_TENANT,
+        LABEL_POOL,
+        LABEL_USER,
+        ANNOTATION_SUBMITTER,
+        ANNOTATION_RELEASE,
+        ANNOTATION_CHANGED_BY,
+        ANNOTATION_CHANGED,
+        ANNOTATION_RECLAIM_AT,
+        ANNOTATION_CLAIMS,
+    )
+)
+"""Labels and annotations that only Fairgate writes."""

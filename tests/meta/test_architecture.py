@@ -61,7 +61,7 @@ def test_a_forbidden_import_fails(tmp_path: Path, module: str, line: str, contra
 ALLOWED = {
     "__future__", "app", "bisect", "collections", "dataclasses", "enum", "fractions",
     "functools", "heapq", "itertools", "math", "operator",
-    "hashlib", "json", "re",
+    "difflib", "hashlib", "json", "re",
     "sortedcontainers", "types", "typing", "weakref",
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from app.core.admission.priority_class_twins import (
 from app.core.admission.validation import NODE_NAME, is_mirror
 from app.core.model import Amounts, TenantName, UserName
 from app.core.placement.scheduler_hints import packing_patch
-from app.core.podspec.annotations import misread
+from app.core.podspec.annotations import misread, unknown
 from app.core.podspec.pod_groups import Words, doubtful
 from app.core.quantities import ManagedResources
 from app.core.release_patch import TEMPLATE_LABEL, Patch, json_pointer, label_value
@@ -30,6 +30,7 @@ from app.core.well_known import (
     LABEL_TENANT,
     LABEL_USER,
     USER_KEYS,
+    WRITTEN_KEYS,
 )
 
 
@@ -191,12 +192,13 @@ def _hold(candidate: PodCreateRequest, tenant: TenantName) -> HoldDecision | Den
         patch += packing_patch(candidate.affinity)
     warnings = tuple(
         f"Fairgate: {key} is written by Fairgate alone; the value given was not kept."
-        for key in sorted(dropped | more)
+        for key in sorted((dropped | more) & WRITTEN_KEYS)
     )
     words = Words(
         candidate.labels or {}, candidate.annotations or {}, candidate.job, candidate.group
     )
-    return HoldDecision(patch, (*warnings, *misread(words.annotations), *doubtful(words)))
+    more_warnings = (*unknown(words.labels, words.annotations), *misread(words.annotations))
+    return HoldDecision(patch, (*warnings, *more_warnings, *doubtful(words)))
 
 
 def _append(path: str, present: Sequence[str], item: dict[str, str]) -> Patch:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.core.admission.unsatisfiable import PodRequirements, unreadable
 from app.core.errors import InvalidInput
 from app.core.model import UserName
-from app.core.podspec.annotations import misread, named_gang, refused_least
+from app.core.podspec.annotations import misread, named_gang, unknown
 from app.core.podspec.pod_groups import Words, doubtful
+from app.core.safe_text import quoted
 from app.core.well_known import ANNOTATION_SUBMITTER
 
 Patch = list[dict[str, Any]]
@@ -72,7 +74,7 @@ class TemplateKind:
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(self.path):
             raise InvalidInput(
-                f"{self.path[:80]!r} is not a path of a pod template; write keys joined by "
+                f"{quoted(self.path, 80)} is not a path of a pod template; write keys joined by "
                 "points, such as spec.template, with [*] or {*} after at most one key."
             )
 
@@ -204,9 +206,10 @@ def cautions(
         if not (found.has_spec and asks(template)):
             continue
         words = Words(_texts(template, "labels"), _texts(template, "annotations"), job)
+        warnings |= dict.fromkeys(unknown(words.labels, words.annotations))
         warnings |= dict.fromkeys([*misread(words.annotations), *doubtful(words)])
-        if refused := refused_least(words.annotations):
-            warnings[refused] = None
+        if refused := unreadable(PodRequirements({}, words.annotations)):
+            warnings[refused.message] = None
         if ("batch", "jobs") in names:
             warnings |= dict.fromkeys(_crowded(document, words))
     return tuple(warnings)
@@ -221,7 +224,7 @@ def _crowded(document: Any, words: Words) -> list[str]:
     if not name or not (isinstance(pods, int) and isinstance(most, int)) or min(pods, most) <= size:
         return []
     return [
-        f"Fairgate: this Job has {min(pods, most)} pods at once, and their gang {name[:40]!r} "
+        f"Fairgate: this Job has {min(pods, most)} pods at once, and their gang {quoted(name)} "
         f"only {size}, so the others wait one by one; set fairgate.io/gang: job to include all "
         "pods."
     ]

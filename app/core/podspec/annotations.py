@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
 
 from app.core.durations import duration
 from app.core.errors import InvalidInput
 from app.core.model import Millis, NodeName, PlacementStrategy, TopologyConstraint
 from app.core.podspec.equivalence_class import ANYHOW, GangLayout
+from app.core.safe_text import quoted
 from app.core.well_known import (
     ANNOTATION_CHECKPOINT_INTERVAL,
     ANNOTATION_GANG,
@@ -20,6 +23,9 @@ from app.core.well_known import (
     ANNOTATION_PREEMPTIBLE,
     ANNOTATION_RECLAIM_NOTICE,
     ANNOTATION_TOPOLOGY,
+    KEY_PREFIX,
+    USER_KEYS,
+    WRITTEN_KEYS,
 )
 
 Annotations = Mapping[str, str]
@@ -30,6 +36,12 @@ OF_THE_JOB = "job"
 """Value of the gang annotation that stands for the Job of the pod instead of a gang name."""
 
 ALONE = ("", 1)
+
+MOST_UNKNOWN = 4
+"""Maximum number of unknown labels, and of unknown annotations, that a pod is warned about."""
+
+_LONGEST_KEY = len(KEY_PREFIX) + 63
+_NAMES = {key.removeprefix(KEY_PREFIX): key for key in sorted(USER_KEYS)}
 
 _TIMES = {
     ANNOTATION_MAX_RUNTIME: "a run time",
@@ -95,7 +107,7 @@ def refused_least(annotations: Annotations) -> str:
     least = whole(written)
     if not least:
         return (
-            f"Fairgate: {ANNOTATION_GANG_MIN}: {written[:40]!r} is not a whole number from 1 to "
+            f"Fairgate: {ANNOTATION_GANG_MIN}: {quoted(written)} is not a whole number from 1 to "
             f"{LARGEST_GANG}; write the number of pods that the gang needs to start, or remove the "
             "annotation."
         )
@@ -122,12 +134,39 @@ def whole(size: str) -> int:
     return count if count <= LARGEST_GANG else 0
 
 
+def unknown(labels: Mapping[str, str], annotations: Annotations) -> Iterator[str]:
+    """Yield a warning for each `fairgate.io/` key that neither users nor Fairgate write.
+
+    An annotation for users is unknown among the labels.
+    """
+    for kind, written, known in (
+        ("annotation", annotations, USER_KEYS | WRITTEN_KEYS),
+        ("label", labels, WRITTEN_KEYS),
+    ):
+        found = (key for key in sorted(written) if key.startswith(KEY_PREFIX) and key not in known)
+        for key in islice(found, MOST_UNKNOWN):
+            near = _nearest(key)
+            meant = f"did you mean {'the annotation ' if kind == 'label' else ''}{near}?"
+            yield (
+                f"Fairgate: there is no {kind} {key[:_LONGEST_KEY]}; "
+                f"{meant if near else 'remove it.'}"
+            )
+
+
+def _nearest(key: str) -> str:
+    """Return the annotation for users with the most similar name. "" if none is similar."""
+    if len(key) > _LONGEST_KEY:
+        return ""
+    near = get_close_matches(key.removeprefix(KEY_PREFIX).lower(), _NAMES, 1)
+    return _NAMES[near[0]] if near else ""
+
+
 def misread(annotations: Annotations) -> Iterator[str]:
     """Yield a warning for every annotation that is probably a mistake."""
     for key, kind in _TIMES.items():
         if key in annotations and _some_time(annotations, key) is None:
             yield (
-                f"Fairgate: {key}: {annotations[key][:40]!r} is not {kind} such as "
+                f"Fairgate: {key}: {quoted(annotations[key])} is not {kind} such as "
                 "90s, 5m or 1h30m, so it is ignored; correct it."
             )
     gang = annotations.get(ANNOTATION_GANG, "").strip()
@@ -135,14 +174,14 @@ def misread(annotations: Annotations) -> Iterator[str]:
     is_named = gang not in ("", OF_THE_JOB) and size.strip() != "1"
     if is_named and named_gang(annotations) == ALONE:
         yield (
-            f"Fairgate: {ANNOTATION_GANG_SIZE}: {size[:40]!r} is not a whole number from 1 to "
-            f"{LARGEST_GANG}, so this pod waits alone and not with gang {gang[:40]!r}; create it "
+            f"Fairgate: {ANNOTATION_GANG_SIZE}: {quoted(size)} is not a whole number from 1 to "
+            f"{LARGEST_GANG}, so this pod waits alone and not with gang {quoted(gang)}; create it "
             "again with the number of its pods."
         )
     preemptible = annotations.get(ANNOTATION_PREEMPTIBLE, "true")
     if preemptible not in ("true", "false"):
         yield (
-            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {preemptible[:40]!r} is neither true nor false, "
+            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {quoted(preemptible)} is neither true nor false, "
             'so this pod may be evicted; write "false" if it must not be.'
         )
     yield from style_misread(annotations)
@@ -181,7 +220,7 @@ def style_misread(annotations: Annotations) -> Iterator[str]:
     written = annotations.get(ANNOTATION_PLACEMENT)
     if written is not None and named_style(annotations) is None:
         yield (
-            f"Fairgate: {ANNOTATION_PLACEMENT}: {written[:40]!r} is neither pack nor spread, so "
+            f"Fairgate: {ANNOTATION_PLACEMENT}: {quoted(written)} is neither pack nor spread, so "
             "this pod is laid out as its pool is; correct it."
         )
 
@@ -191,7 +230,7 @@ def level_misread(annotations: Annotations) -> Iterator[str]:
     written = annotations.get(ANNOTATION_TOPOLOGY)
     if written is not None and named_level(annotations) is None:
         yield (
-            f"Fairgate: {ANNOTATION_TOPOLOGY}: {written[:80]!r} is not required:LABEL or "
+            f"Fairgate: {ANNOTATION_TOPOLOGY}: {quoted(written, 80)} is not required:LABEL or "
             "preferred:LABEL, LABEL being a label of nodes, so its gang may stand anywhere; "
             "correct it."
         )

@@ -15,6 +15,7 @@ from app.core.errors import InvalidInput, InvalidQuantity
 from app.core.model import Amounts
 from app.core.podspec.device_fractions import CORES, MEMORY, SHARED, SHARES, WHOLE, slice_memory
 from app.core.quantities import GIB, MIB, ManagedResources, parse_quantity
+from app.core.safe_text import quoted
 from app.core.well_known import ANNOTATION_GPU_MEMORY, ANNOTATION_MODEL_SIZE
 
 _KNOWN = {"7B": 13 * GIB, "13B": 26 * GIB, "70B": 140 * GIB}
@@ -113,11 +114,11 @@ def _memory(text: str) -> int:
         value = parse_quantity(text.strip())
     except InvalidQuantity as error:
         raise InvalidInput(
-            f"{ANNOTATION_GPU_MEMORY}: {text[:40]!r} is not an amount of memory; write it as 40Gi."
+            f"{ANNOTATION_GPU_MEMORY}: {quoted(text)} is not an amount of memory; write it as 40Gi."
         ) from error
     if value < MIB:
         raise InvalidInput(
-            f"{ANNOTATION_GPU_MEMORY}: {text[:40]!r} is less than 1Mi, which no model fits in; "
+            f"{ANNOTATION_GPU_MEMORY}: {quoted(text)} is less than 1Mi, which no model fits in; "
             "write it with its unit, as 40Gi."
         )
     return -(-value.numerator // value.denominator)
@@ -129,7 +130,7 @@ def _model(text: str) -> int:
     parameters = Fraction(match[1]) * _PARAMETERS[match[2]] if match else Fraction(0)
     if not parameters:
         raise InvalidInput(
-            f"{ANNOTATION_MODEL_SIZE}: {text[:40]!r} is not a number of parameters; write it as "
+            f"{ANNOTATION_MODEL_SIZE}: {quoted(text)} is not a number of parameters; write it as "
             "7B, 13B, 70B or 0.5B, or state the memory in " + ANNOTATION_GPU_MEMORY + "."
         )
     if name in _KNOWN:

@@ -18,6 +18,7 @@ from app.core.podspec.annotations import (
     named_gang,
     whole,
 )
+from app.core.safe_text import quoted
 from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_FAILURE
 
 LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
@@ -176,8 +177,8 @@ def doubtful(words: Words) -> Iterator[str]:
     others = [each for each in (kueue, words.group, newer or old) if each]
     if asked and others:
         yield (
-            f"Fairgate: this pod names the gang {asked[:40]!r} and the pod group "
-            f"{others[0][:40]!r}; the annotation is used; remove one of the two."
+            f"Fairgate: this pod names the gang {quoted(asked)} and the pod group "
+            f"{quoted(others[0])}; the annotation is used; remove one of the two."
         )
     if not asked and kueue and membership(words) == ALONE:
         yield _uncounted(kueue, ANNOTATION_KUEUE_COUNT, words.annotations)
@@ -187,7 +188,7 @@ def doubtful(words: Words) -> Iterator[str]:
     failure = words.annotations.get(ANNOTATION_GANG_FAILURE)
     if failure is not None and failure.strip() not in ("keep", "restart"):
         yield (
-            f"Fairgate: {ANNOTATION_GANG_FAILURE}: {failure[:40]!r} is neither keep nor restart, "
+            f"Fairgate: {ANNOTATION_GANG_FAILURE}: {quoted(failure)} is neither keep nor restart, "
             "so keep holds; correct it."
         )
 
@@ -204,8 +205,8 @@ def _either(words: Words, key: str) -> str:
 
 def _uncounted(name: str, key: str, found: Mapping[str, str]) -> str:
     if found.get(key, "").strip() == "1":
-        return f"Fairgate: the pod group {name[:40]!r} has one pod, so this pod waits alone."
+        return f"Fairgate: the pod group {quoted(name)} has one pod, so this pod waits alone."
     return (
-        f"Fairgate: {key}: {found.get(key, '')[:40]!r} is not the number of pods of the group "
-        f"{name[:40]!r} , so this pod waits alone; create it again with that number."
+        f"Fairgate: {key}: {quoted(found.get(key, ''))} is not the number of pods of the group "
+        f"{quoted(name)}, so this pod waits alone; create it again with that number."
     )

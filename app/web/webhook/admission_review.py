@@ -23,8 +23,8 @@ JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 OBJECTS = ("object", "oldObject")
 MOST_WARNINGS = 16
-LONGEST_WARNING = 120
-"""Kubernetes recommends at most 120 characters a warning, and drops text beyond 4096 in total."""
+LONGEST_WARNING = 256
+"""If all warnings have more than 4096 characters, the API server cuts each after 256."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UID = re.compile(

@@ -148,8 +148,10 @@ def test_forged_keys_are_overwritten_with_a_warning_each() -> None:
     assert pod["metadata"]["labels"].keys() == {"fairgate.io/tenant", "fairgate.io/user"}
     assert pod["metadata"]["labels"]["fairgate.io/tenant"] == "team-a"
     assert pod["metadata"]["annotations"] == STAMPS
-    forged = ["no-such-key", "pool", "release", "submitter", "tenant"]
-    assert [warning.split()[1] for warning in warnings] == [f"fairgate.io/{key}" for key in forged]
+    *known, unknown = warnings
+    forged = ["pool", "release", "submitter", "tenant"]
+    assert [warning.split()[1] for warning in known] == [f"fairgate.io/{key}" for key in forged]
+    assert unknown == "Fairgate: there is no annotation fairgate.io/no-such-key; remove it."
 
 
 def test_keys_with_the_two_special_characters_of_paths_are_removed() -> None:

@@ -8,6 +8,10 @@ import pytest
 
 from app.core.admission.pod_templates import TemplateKind, cautions
 from app.core.admission.workload_kinds import BUILT_IN
+from app.core.podspec.pod_groups import Words, doubtful
+from app.core.safe_text import visible
+from app.core.well_known import USER_KEYS
+from app.web.webhook.admission_review import LONGEST_WARNING, MOST_WARNINGS
 
 KINDS = {kind.resource: kind for kind in BUILT_IN}
 BY_JOB = {"fairgate.io/gang": "job"}
@@ -51,3 +55,86 @@ def test_what_the_pods_of_a_template_cannot_be_is_said_to_its_maker(
 
 def test_templates_that_ask_for_nothing_are_not_looked_at() -> None:
     assert warned(KINDS["jobs"], made({"fairgate.io/gang-failure": "no"}), asks=False) == ()
+
+
+@pytest.mark.parametrize("resource", ["jobs", "cronjobs", "deployments", "jobsets"])
+@pytest.mark.parametrize(
+    ("place", "key", "words"),
+    [
+        ("annotations", "gnag", "no annotation fairgate.io/gnag; did you mean fairgate.io/gang?"),
+        ("annotations", "max-runtme", "did you mean fairgate.io/max-runtime?"),
+        ("annotations", "Gang-Siz", "did you mean fairgate.io/gang-size?"),
+        ("annotations", "zzz", "there is no annotation fairgate.io/zzz; remove it."),
+        ("labels", "gang", "no label fairgate.io/gang; did you mean the annotation fairgate.io/"),
+        ("annotations", "submitter", ""),
+        ("annotations", "max-runtime", ""),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(
+    resource: str, place: str, key: str, words: str
+) -> None:
+    template = {"metadata": {place: {f"fairgate.io/{key}": "1h"}}, "spec": {}}
+    document: dict[str, Any] = {"spec": {"template": template}}
+    if resource == "cronjobs":
+        document = {"spec": {"jobTemplate": document}}
+    if resource == "jobsets":
+        job = {"name": "a", "template": document}
+        document = {"spec": {"replicatedJobs": [job]}}
+    found = warned(KINDS[resource], document)
+    assert len(found) == bool(words)
+    assert all(words in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("model-size", "'big' is not a number of parameters"),
+        ("gpu-memory", "'big' is not an amount of memory"),
+        ("gang-min", "'big' is not a whole number"),
+    ],
+)
+def test_a_value_that_every_pod_would_be_refused_for_is_a_warning(key: str, words: str) -> None:
+    [found] = warned(KINDS["jobs"], made({f"fairgate.io/{key}": "big"}))
+    assert words in found
+
+
+KUEUE = "kueue.x-k8s.io/pod-group"
+OLD = "pod-group.scheduling.sigs.k8s.io"
+
+
+@pytest.mark.parametrize("letter", ["x", "'", "\x01", "\u202e", "\U000e0001"])
+def test_every_warning_fits_whole_with_the_longest_values(letter: str) -> None:
+    longest = letter * 1000
+    annotations = dict.fromkeys(USER_KEYS, longest) | {
+        f"fairgate.io/gan{i}".ljust(75, "x"): "" for i in range(9)
+    }
+    labels = {
+        f"{KUEUE}-name": longest,
+        "fairgate.io/checkpoint-intervals": "",
+        "fairgate.io/".ljust(75, "x"): "",
+    }
+    counted = {f"{KUEUE}-total-count": longest, f"{OLD}/min-available": longest}
+    found = [
+        *warned(
+            KINDS["jobs"],
+            {
+                "spec": {
+                    "template": {
+                        "metadata": {"annotations": annotations, "labels": labels},
+                        "spec": {},
+                    }
+                }
+            },
+        ),
+        *warned(
+            KINDS["jobs"],
+            made({**TRAIN, "fairgate.io/gang": longest}, parallelism=10**9),
+        ),
+        *warned(KINDS["deployments"], made({**BY_JOB, "fairgate.io/gang-min": "10001"})),
+        *doubtful(Words({f"{KUEUE}-name": longest}, counted)),
+        *doubtful(Words({f"{OLD}/name": longest}, counted)),
+        *doubtful(Words({f"{KUEUE}-name": longest}, {f"{KUEUE}-total-count": "1"})),
+    ]
+    assert len(found) > MOST_WARNINGS
+    assert [each for each in found if len(visible(each)) > LONGEST_WARNING] == []
+    assert MOST_WARNINGS * LONGEST_WARNING <= 4096
