@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.core.fairshare.sort_key import BORROWING, GUARANTEED, SiblingKey
+from app.core.fairshare.sort_key import BORROWING, GUARANTEED, SiblingKey, ties
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import Millis, PoolName, TenantName, UserName
@@ -22,19 +22,37 @@ class DecisionLevel(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """Return the criterion that decided between the two."""
+        """Return the criterion that decided between the two.
+
+        A rival that is first by every criterion was passed. Its first workload does not fit, or is
+        kept back by a rule above both branches, such as a limit.
+        """
         if self.rival_key is None or self.key is None:
             return "nobody else waits"
         mine, other = self.key, self.rival_key
-        if mine.blocked != other.blocked:
+        if other.blocked and not mine.blocked:
             return "the other is at its limit"
+        if mine[:2] == other[:2] and _is_float_tie(mine, other) and mine[3:] < other[3:]:
+            return _tie_breaker(mine, other)
+        if mine > other:
+            return "the other cannot start now"
         if mine.band != other.band:
             return "within its guarantee" if mine.band == GUARANTEED else "the other has weight 0"
         if mine.score != other.score:
             return "lower score" if mine.band >= BORROWING else "less of its guarantee used"
-        if mine.served != other.served:
-            return "served less recently"
-        return "older" if mine.since != other.since else "smaller uid"
+        return _tie_breaker(mine, other)
+
+
+def _is_float_tie(mine: SiblingKey, other: SiblingKey) -> bool:
+    """Return whether two scores with history count as equal."""
+    exact = isinstance(mine.score, int) and isinstance(other.score, int)
+    return not exact and ties(*sorted((mine, other)))
+
+
+def _tie_breaker(mine: SiblingKey, other: SiblingKey) -> str:
+    if mine.served != other.served:
+        return "served less recently"
+    return "older" if mine.since != other.since else "smaller uid"
 
 
 class Decision(NamedTuple):

@@ -33,9 +33,9 @@ const TERMS = [
 /** Wait reason, meaning, what helps. */
 const REASONS = [
   ["capacity", "Not enough is free, or free nodes refused pods and are left out for a while.", "Wait, ask for less, or allow another pool."],
-  ["fair order", "It would fit, but others are first in fair order.", "Wait. A higher weight, which the admin of your tenant sets."],
-  ["limit", "Your tenant, or one above it, is at its limit.", "The end of pods of your tenant. A higher limit, which a cluster admin sets."],
-  ["guarantee of others", "A tenant within its guarantee comes first.", "Wait. A guarantee for your tenant, which a cluster admin sets."],
+  ["fair order", "It would fit, but others are first in fair order.", "Wait. A higher weight. The admin of your tenant sets that of a user. An admin of the parent tenant or a cluster admin sets that of your tenant."],
+  ["limit", "Your tenant, or one above it, is at its limit.", "The end of pods of your tenant. A higher limit, which an admin of its parent or a cluster admin sets."],
+  ["guarantee of others", "A tenant within its guarantee comes first.", "Wait. A guarantee for your tenant, which an admin of its parent or a cluster admin sets."],
   ["reservation", "Capacity is reserved for a large workload that has waited long.", "Wait. The annotation fairgate.io/max-runtime, if your pod ends before."],
   ["gang incomplete", "Some pods of the gang do not exist yet, or its size is unknown.", "Create them, or the Job or PodGroup that gives the size."],
   ["gang begins anew", "A pod of the gang was lost before all ran.", "See the log and the events of the lost pod."],
@@ -45,7 +45,7 @@ const REASONS = [
   ["too large", "One of the lists of the pod is longer than Fairgate accepts.", "Create the pod again with fewer entries."],
   ["another gate", "The pod has another scheduling gate, too.", "Ask the owner of that gate."],
   ["no tenant", "The namespace just lost its tenant, or a tenant above it is not valid.", "After a lost tenant, wait half a minute, or ask an admin to list the namespace. Otherwise ask a cluster admin to correct the parent that the text names."],
-  ["tenant paused", "An admin paused your tenant.", "Ask the admin of your tenant."],
+  ["tenant paused", "Your tenant, or one above it, is paused.", "Ask an admin of the parent of that tenant, or a cluster admin."],
   ["found no node", "An identical pod was released and found no node.", "Check its other requirements on nodes: volumes, host ports, affinity to pods."],
   ["release refused", "The API server refused the release of the pod.", "Ask a cluster admin about other admission webhooks and policies."],
   ["binding stalled", "The scheduler has not handled pods that were released earlier.", "Wait. If it lasts, ask a cluster admin to check the scheduler."],
