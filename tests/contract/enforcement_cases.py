@@ -319,6 +319,7 @@ CREATES = (
     Case("many variables", None, create=unmanaged(container(env=many("V")))),
     Case("a device file", validation.PATH, create=unmanaged(**on_host("/dev/nvidia0"))),
     Case("all device files", validation.PATH, create=unmanaged(**on_host("//dev/"))),
+    Case("links to device files", validation.PATH, create=unmanaged(**on_host("/dev/char/195:0"))),
     Case("the root of another process", validation.PATH, create=unmanaged(**on_host("/proc/1/root/dev"))),
     Case("the processes of the node", None, create=unmanaged(**on_host("/proc"))),
     Case("a place among devices for who asks for zero", None, create=unmanaged(ZERO, tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])),
