@@ -12,7 +12,8 @@ FairgateError                the message is one sentence for the reader: what, w
 │   │   └── WriteRefused     it refused a write of a resource; the message is for the requester
 │   └── PodUnyielding        one pod can be read, but patches of the pod fail
 ├── ForecastError            forecasts                                             exit 4
-│   ├── ForecastFailed       it took too long or too much memory, or crashed
+│   ├── ForecastFailed       it took too much memory, or crashed
+│   │   └── ForecastTimeout  it took too long
 │   └── ForecastBusy         too many callers wait already; has the time of the next try
 └── StoreError               Redis                                                 exit 3
     ├── StoreUnavailable     no answer: the result is unknown
@@ -79,7 +80,11 @@ class ForecastError(FairgateError):
 
 
 class ForecastFailed(ForecastError):
-    """A forecast took too long or too much memory, or crashed. The next one starts from scratch."""
+    """A forecast took too much memory, or crashed. The next one starts from scratch."""
+
+
+class ForecastTimeout(ForecastFailed):
+    """A forecast took too long and was stopped."""
 
 
 class ForecastBusy(ForecastError):

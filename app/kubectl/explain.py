@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from app.kubectl import formatting
+from app.kubectl.related_pods import JOBSET_LABEL
 from app.kubectl.tables import pod
 from app.terminal.table import Column, FittedTable
 from app.terminal.text import Block, Group, Text
@@ -15,6 +16,12 @@ Item = Mapping[str, Any]
 
 SAID = ("tenant", "pool", "first", "its score", "own score")
 """Numbers that the reason or the line `ahead` already contains."""
+
+
+UNMANAGED = (
+    "Fairgate does not hold the unmanaged pods: they request no managed resource, or were created "
+    "before Fairgate enforced."
+)
 
 
 def why(item: Item, wide: bool, now: datetime) -> Block | str:
@@ -39,14 +46,25 @@ def several(found: Item, wide: bool, now: datetime) -> Block | str:
     states = ("held", "released", "finished", "unmanaged")
     counts = [f"{found[state]} {state}" for state in states if found[state]]
     if not counts:
-        return f"There are no pods of {where}."
+        return f"There are no pods of {where}.{_events(found['source'], space)}"
     lines: list[Block | str] = [Text(f"Pods of {where}: {', '.join(counts)}.")]
+    if found["unmanaged"]:
+        lines.append(UNMANAGED)
     for each in found["items"]:
         lines += ["", why(each, wide, now)]
     if found["notAsked"]:
-        rest = formatting.count(found["notAsked"], "held pod")
-        lines += ["", f"{rest} more may wait for other reasons; they were not asked for."]
+        rest = formatting.count(found["notAsked"], "more held pod")
+        lines += ["", f"Fairgate did not look at {rest}."]
     return Group(*lines)
+
+
+def _events(source: str, namespace: str | None) -> str:
+    """Return where the API server's refusals of an object's pods are; "" for labels."""
+    kind, slash, name = source.partition("/")
+    if source.startswith("-l ") or not slash or namespace is None:
+        return ""
+    what = f"job -l {JOBSET_LABEL}={name}" if kind == "jobset" else source.replace("/", " ")
+    return f" If they were refused, kubectl describe {what} -n {namespace} shows the reason."
 
 
 def _opening(item: Item, full: str) -> str:

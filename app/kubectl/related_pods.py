@@ -74,18 +74,18 @@ def pod_filter(client: ApiClient, scope: NamespaceScope) -> PodFilter | None:
 def summary(client: ApiClient, namespace: str | None, source: PodSource) -> tuple[Any, ApiAnswer]:
     """Return counts of the pods, and the first held pod of each distinct rule.
 
-    `namespace` None: all namespaces.
+    `namespace` None: all namespaces. `notAsked`: the number of held pods without a known reason.
     """
     pods, read = _pods(client, namespace, source)
     states = Counter(map(_state, pods))
     held = [each["metadata"] for each in pods if _state(each) == "held"]
-    items, answer = _reasons(client, held[:MOST_ASKED])
+    items, mates, answer = _reasons(client, held[:MOST_ASKED])
     found = {
         "namespace": namespace,
         "source": str(source),
         **{state: states[state] for state in ("held", "released", "finished", "unmanaged")},
         "items": items,
-        "notAsked": max(0, len(held) - MOST_ASKED),
+        "notAsked": max(0, len(held) - MOST_ASKED - mates),
     }
     return found, answer or read
 
@@ -169,9 +169,13 @@ def _state(pod: Mapping[str, Any]) -> str:
 
 def _reasons(
     client: ApiClient, held: Sequence[Mapping[str, Any]]
-) -> tuple[list[Any], ApiAnswer | None]:
-    """Return the first workload of each rule. `held`: metadata of held pods."""
+) -> tuple[list[Any], int, ApiAnswer | None]:
+    """Return the first workload of each rule, and the number of further pods of their gangs.
+
+    `held`: metadata of held pods.
+    """
     found: dict[str, Any] = {}
+    mates: dict[tuple[str, str], int] = {}
     last = None
     for meta in held:
         try:
@@ -183,4 +187,6 @@ def _reasons(
         item = last.read()
         if item["state"] == "held":
             found.setdefault(item["rule"], item)
-    return list(found.values()), last
+            gang = item["namespace"], item["gang"] or item["name"]
+            mates[gang] = mates.get(gang, item["pods"]) - 1
+    return list(found.values()), sum(mates.values()), last

@@ -54,7 +54,10 @@ def quotas(client: ApiClient, output: OutputOptions, tenant: str | None, at: str
 
 
 def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
-    """Return a row for each pool of a tenant, then the use of each user in each pool."""
+    """Return a row for each pool of a tenant, then the use of each user in each pool.
+
+    A tenant or user that only waits has one row, with pool None.
+    """
     path = f"/tenants/{segment(tenant)}"
     answer = client.get(path)
     found = answer.read()
@@ -70,7 +73,7 @@ def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
             "borrowed": found["borrowed"].get(pool, {}),
             "pending": found["pending"],
         }
-        for pool in sorted({*limits, *found["used"]})
+        for pool in sorted({*limits, *found["used"]}) or _no_pool(found)
     ]
     empty: dict[str, Any] = {"guarantee": {}, "limit": {}, "borrowed": {}}
     try:
@@ -84,9 +87,14 @@ def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
         {"tenant": tenant, "user": each["name"], "pool": pool, **empty, "used": used,
          "pending": each["pending"]}
         for each in users["items"]
-        for pool, used in sorted(each["used"].items())
+        for pool, used in sorted(each["used"].items()) or [(pool, {}) for pool in _no_pool(each)]
     ]  # fmt: skip
     return {"items": rows}, answer
+
+
+def _no_pool(item: Any) -> list[None]:
+    """Return the pool of the only row of a tenant or user that only waits."""
+    return [None] if item["pending"] else []
 
 
 def audit(

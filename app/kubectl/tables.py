@@ -94,7 +94,7 @@ _OWN_WIDE = (
 _OWN_SHARES = (
     Column("TENANT", short=True),
     Column("YOU USE", right=True),
-    Column("YOUR SHARE", right=True),
+    Column("FAIR SHARE", right=True),
     Column("PENDING", right=True),
     Column("AMOUNTS", wraps=True),
 )

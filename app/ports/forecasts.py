@@ -109,7 +109,8 @@ class Trial:
 
     `released`: the pool of each pod that starts at once. `held` and `why`: the wait of the first
     other pod; None if there is none. `wait`: seconds until the last pod starts; None: not within
-    the simulated time. `at`: the time of the cluster state. `assumed`: the source of the run times.
+    the simulated time, or `failure` says why the simulation was not completed. `at`: the time of
+    the cluster state. `assumed`: the source of the run times.
     """
 
     at: Millis
@@ -117,6 +118,7 @@ class Trial:
     held: HeldView | None
     why: Why | None
     wait: float | None
+    failure: str | None
     assumed: str
 
 

@@ -19,6 +19,7 @@ from app.ports.forecasts import Comparison, Trial, WeightChanges
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast import trial, what_if
 from app.sim.forecast.run_times import RunTimes
+from app.sim.forecast.worker_protocol import pickled
 from app.tls.audit_signing_key import Signer
 from app.web.api.auth import Access
 from app.web.api.quota_history import ToldQuotas
@@ -97,9 +98,10 @@ class Here:
     async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate proposed pods."""
         snapshot, runs = self.cluster.engine.queries.snapshot(self.cluster.now), RunTimes()
-        found = trial.attempt_on(snapshot, runs, pods)
+        body = pickled((snapshot, runs))
+        found, wait = trial.attempt(body, pods), trial.last_wait(body, pods)
         assumed = what_if.assumed(runs)
-        return Trial(snapshot.at, found.released, found.held, found.why, found.wait, assumed)
+        return Trial(snapshot.at, found.released, found.held, found.why, wait, None, assumed)
 
 
 class Neighbours(ApiCluster):

@@ -20,7 +20,7 @@ from typing import Protocol, TextIO
 from app.commands.audit.verification_report import facts, sentence
 from app.config import setting_parsers
 from app.core.audit.codec import NotOurs, SignedHead, head_line, read, read_head
-from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier
+from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier, HeadTooNew
 from app.core.audit_entry import Entry
 from app.core.durations import duration
 from app.core.errors import InvalidInput, InvalidSettings
@@ -117,6 +117,8 @@ def verify(
         signed = verdict.signed
         if pinned is not None and (signed is None or signed.key != pinned):
             raise VerificationFailed(f"the newest signed head is not signed by the key in {key}")
+    except HeadTooNew as error:
+        _refuse(output, error.number, _too_new(error, head) if files else error.why)
     except BrokenChain as error:
         _refuse(output, error.number, error.why)
     except VerificationFailed as no:
@@ -125,6 +127,14 @@ def verify(
         print(as_text(output, facts(verdict, skipped)))
     else:
         print(sentence(verdict, skipped, is_pinned=pinned is not None))
+
+
+def _too_new(error: HeadTooNew, head: Path | None) -> str:
+    return (
+        f"the head in {head} is newer than the entries, which end with entry {error.last}. If you "
+        "took the head after the export, export again and verify that with this head. Otherwise "
+        "the end was removed"
+    )
 
 
 def export(

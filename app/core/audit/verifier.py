@@ -28,6 +28,14 @@ class BrokenChain(InvalidInput):
         self.why = why
 
 
+class HeadTooNew(BrokenChain):
+    """A given head signs an entry after `last`, the last one of the chain."""
+
+    def __init__(self, number: int, last: int) -> None:
+        super().__init__(number, f"the signed head names it, and the last is entry {last}")
+        self.last = last
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Facts of a gap: the stream ended `after`, and at least the entries up to `up_to` are lost."""
@@ -153,6 +161,8 @@ class ChainVerifier:
         lost = [head for head in self._due if not any(_spans(each, head) for each in self._named)]
         if lost:
             head = min(lost, key=lambda each: each.number)
+            if self._last and head.number > self._last.number:
+                raise HeadTooNew(head.number, self._last.number)
             raise BrokenChain(head.number, self._unfound(head))
         absent = ahead(self._first) if self._first else Head()
         if not self._copies:
@@ -275,11 +285,9 @@ class ChainVerifier:
         return {last for number, last in self._removed if number <= covered}
 
     def _unfound(self, head: Head) -> str:
-        number, first, last = head.number, self._first, self._last
-        if first is None or last is None:
+        number, first = head.number, self._first
+        if first is None:
             return "the signed head names it, and there are no entries at all"
-        if number > last.number:
-            return f"the signed head names it, and the last is entry {last.number}"
         if number < first.number:
             return f"the signed head names it, and the first is entry {first.number}"
         if number in self._found_numbers:

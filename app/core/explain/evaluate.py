@@ -378,11 +378,28 @@ def _never(
     if any(rules):
         spaced = ("another pod of its kind ending", "a rule that lets more of its kind start")
         return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=spaced)
-    helps = (
-        "less asked for by each pod",
-        f"larger nodes in pool {' or '.join(workload.shape.pools)}",
-    )
+    helps = _remedies_of_size(workload.shape, context)
     return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=helps)
+
+
+def _remedies_of_size(shape: EquivalenceClass, context: ExplainContext) -> tuple[str, ...]:
+    """Return changes that would let a pool hold a workload that is larger than each pool."""
+    wide = [pool for pool in shape.pools if _holds_each(shape, pool, context)]
+    if not wide:
+        return "less asked for by each pod", f"larger nodes in pool {' or '.join(shape.pools)}"
+    level = shape.manner.confined
+    where = f"one {level} of pool" if level else "pool"
+    return "fewer pods in the gang", f"more nodes in {where} {' or '.join(wide)}"
+
+
+def _holds_each(shape: EquivalenceClass, pool: PoolName, context: ExplainContext) -> bool:
+    """Return whether each pod of a gang would fit on an empty node of a pool, alone."""
+    nodes = context.placement.open_nodes(pool, _together(context.placement.pins(shape, pool)))
+    offers = [context.pools.whole(node) for node in nodes]
+    return sum(count for _, count in shape.parts) > 1 and all(
+        any(all(offer.get(r, 0) >= asked for r, asked in demand.items()) for offer in offers)
+        for demand, _ in shape.parts
+    )
 
 
 def _after(

@@ -13,7 +13,6 @@ from app.core.explain.snapshot import Snapshot
 from app.core.explain.views import HeldView
 from app.core.model import Millis, Pod, PoolName, Uid
 from app.sim.forecast.forward_run import drain, stage
-from app.sim.forecast.run_times import RunTimes
 from app.sim.forecast.worker_protocol import unpacked
 
 SEED = 7
@@ -21,12 +20,11 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Result of `attempt`. The fields are those of `ports.forecasts.Trial`."""
+    """Result of `attempt`, without the wait. The fields are those of `ports.forecasts.Trial`."""
 
     released: Mapping[Uid, PoolName]
     held: HeldView | None
     why: Why | None
-    wait: float | None
 
 
 class _Endless:
@@ -37,14 +35,13 @@ class _Endless:
 
 
 def attempt(body: bytes, pods: Sequence[Pod]) -> Attempt:
-    """Simulate pods on a pickled snapshot and its run times. A worker process calls this."""
-    snapshot, runs = unpacked(body)
-    return attempt_on(snapshot, runs, pods)
+    """Simulate the first instant of pods, on a pickled snapshot and its run times.
 
-
-def attempt_on(snapshot: Snapshot, runs: RunTimes, pods: Sequence[Pod]) -> Attempt:
-    """Simulate pods that are created at the time of a snapshot, after its held pods."""
-    proposed = replace(snapshot, held=(*snapshot.held, *pods))
+    The pods are created at the time of the snapshot, after its held pods. A worker process calls
+    this.
+    """
+    snapshot, _ = unpacked(body)
+    proposed = _with(snapshot, pods)
     # Without evictions: capacity that a reclaim must free first is not free now.
     world = stage(proposed, _Endless(), evicts=False)
     world.advance_to(proposed.at)
@@ -52,8 +49,21 @@ def attempt_on(snapshot: Snapshot, runs: RunTimes, pods: Sequence[Pod]) -> Attem
     released = {each.pod.uid: each.pool for each in world.started if each.pod.uid in own}
     first = next((pod.uid for pod in pods if pod.uid not in released), None)
     if first is None:
-        return Attempt(released, None, None, 0.0)
+        return Attempt(released, None, None)
     queries = world.engine.queries
-    waits = drain(proposed, runs, SEED, own)
-    last = max(waits.values()) if len(waits) == len(own) else None
-    return Attempt(released, queries.held(first), queries.why(first), last)
+    return Attempt(released, queries.held(first), queries.why(first))
+
+
+def last_wait(body: bytes, pods: Sequence[Pod]) -> float | None:
+    """Return the seconds until the last pod starts in a simulation; None: not within its time.
+
+    It takes several times as long as `attempt`. The arguments are those of `attempt`.
+    """
+    snapshot, runs = unpacked(body)
+    own = {pod.uid for pod in pods}
+    waits = drain(_with(snapshot, pods), runs, SEED, own)
+    return max(waits.values()) if len(waits) == len(own) else None
+
+
+def _with(snapshot: Snapshot, pods: Sequence[Pod]) -> Snapshot:
+    return replace(snapshot, held=(*snapshot.held, *pods))

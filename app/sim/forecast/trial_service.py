@@ -15,7 +15,7 @@ from app.core.model import Pod, UserName
 from app.ports.forecasts import Trial
 from app.sim.forecast.call_limit import RETRY_AFTER, CallLimit
 from app.sim.forecast.run_times import RunTimes
-from app.sim.forecast.trial import attempt
+from app.sim.forecast.trial import attempt, last_wait
 from app.sim.forecast.what_if import assumed
 from app.sim.forecast.what_if_service import MOST_PODS
 from app.sim.forecast.worker import Worker
@@ -23,7 +23,11 @@ from app.sim.forecast.worker_protocol import pickled
 
 
 class TrialRuns:
-    """Implements `Trials` on snapshots of the cluster and learned run times."""
+    """Implements `Trials` on snapshots of the cluster and learned run times.
+
+    A trial has two calls of the worker, each with its limits. If the second one fails, the first
+    one still gives the answer, without the wait.
+    """
 
     def __init__(
         self,
@@ -59,4 +63,20 @@ class TrialRuns:
             )
         body = await asyncio.to_thread(pickled, (snapshot, runs))
         found = await self._worker.call(attempt, body, pods)
-        return Trial(snapshot.at, found.released, found.held, found.why, found.wait, assumed(runs))
+        wait, failure = (0.0, None) if found.held is None else await self._wait(body, pods)
+        return Trial(
+            at=snapshot.at,
+            released=found.released,
+            held=found.held,
+            why=found.why,
+            wait=wait,
+            failure=failure,
+            assumed=assumed(runs),
+        )
+
+    async def _wait(self, body: bytes, pods: tuple[Pod, ...]) -> tuple[float | None, str | None]:
+        """Return the wait of the last pod, or else why the simulation was not completed."""
+        try:
+            return await self._worker.call(last_wait, body, pods), None
+        except ForecastFailed as error:
+            return None, str(error)

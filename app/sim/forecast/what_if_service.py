@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from app.core.errors import ForecastFailed
+from app.core.errors import ForecastFailed, ForecastTimeout
 from app.core.explain.snapshot import Snapshot
 from app.ports.forecasts import Comparison, WeightChanges
 from app.sim.forecast.call_limit import CallLimit
@@ -54,7 +54,10 @@ class WhatIfs:
         Raises InvalidInput, ForecastBusy, ForecastFailed.
         """
         async with self._limit.turn():
-            return await self._compare(changes, hours)
+            try:
+                return await self._compare(changes, hours)
+            except ForecastTimeout as error:
+                raise ForecastTimeout(f"{error} Ask for fewer hours, or later.") from error
 
     async def close(self) -> None:
         """Kill the worker processes."""

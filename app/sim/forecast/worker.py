@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import app
-from app.core.errors import ForecastFailed
+from app.core.errors import ForecastFailed, ForecastTimeout
 from app.sim.forecast.worker_main import DONE
 from app.sim.forecast.worker_protocol import HEAD, length, packed, unpacked
 
@@ -44,7 +44,7 @@ class Worker:
         return self._process.pid if self._process else None
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a module-level function. Raises ForecastFailed."""
+        """Return the result of a module-level function. Raises ForecastTimeout, ForecastFailed."""
         assert not kwargs, "only what stands in order is sent"
         async with self._turn:
             try:
@@ -53,9 +53,8 @@ class Worker:
                     verdict, answer = await self._ask(body)
             except TimeoutError:
                 await self.close()
-                raise ForecastFailed(
-                    f"The simulation took more than {self._seconds:g} s and was stopped; ask for "
-                    "fewer hours, or later."
+                raise ForecastTimeout(
+                    f"The simulation took more than {self._seconds:g} s and was stopped."
                 ) from None
             except (EOFError, OSError) as error:
                 await self.close()

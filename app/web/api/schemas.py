@@ -389,8 +389,9 @@ class TrialModel(ResponseModel):
 
     `unmanaged`: Fairgate would not hold the pods. `startsNow`: the number of pods that start at
     once. `rule` to `remedies` explain the first pod that waits, as for an existing pod.
-    `simulatedSeconds`: when the last pod starts in a simulation; null if it does not. `assumed`:
-    the source of its run times. `estimate` is the calibrated result, null if it would be a guess.
+    `simulatedSeconds`: when the last pod starts in a simulation; null if it does not, or if the
+    simulation took too long. `assumed`: the source of its run times. `estimate` is the calibrated
+    result. If it is null, `estimateWithheld` says why.
     """
 
     namespace: str

@@ -164,4 +164,6 @@ def _estimate(trial: Trial, context: RouteContext) -> EstimateShown | None:
 
 
 def _withheld(trial: Trial) -> str:
+    if trial.failure is not None:
+        return trial.failure
     return NO_START if trial.wait is None else GUESS

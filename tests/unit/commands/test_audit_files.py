@@ -121,13 +121,15 @@ def test_a_message_says_whether_an_entry_is_absent_or_differs(
     ]
 
 
-def test_a_stored_head_that_is_older_than_the_file_is_named_as_such(
+def test_a_stored_head_that_is_newer_than_the_file_is_named_as_such(
     shell: Shell, lines: list[str]
 ) -> None:
     head = shell.folder / "head.json"
     head.write_text(json.dumps(json.loads(lines[-1])["head"]))
     code, said = shell.verify(text(lines[:-2]), head=head)
-    assert (code, said["why"]) == (1, "the signed head names it, and the last is entry 5")
+    assert (code, said["number"]) == (1, 6)
+    assert f"the head in {head} is newer than the entries, which end with entry 5" in said["why"]
+    assert "export again and verify that with this head" in said["why"]
     assert shell.verify(text(lines), head=head)[0] == 0
 
 

@@ -452,7 +452,10 @@ def test_a_format_that_a_result_cannot_have_is_told_before_a_write(rest: Rest, r
     assert err == ("fairgate: -o csv prints lists, and this result is one object; use -o json.\n")
 
 
-def test_quotas_of_a_tenant_have_the_use_of_its_users(rest: Rest, run: Run) -> None:
+def test_quotas_of_a_tenant_have_its_users_also_those_who_only_wait(rest: Rest, run: Run) -> None:
+    found = answers.users()
+    found.items.append(schemas.UserShown(name="carol", weight="1", used={}, pending=79))
+    rest.answers["GET /tenants/team-a/users"] = found
     hold("quotas-of-tenant", run("quotas", "team-a"))
     rest.refuse("GET /tenants/team-a/users", 403, "bob may not get tenants/queue.")
     code, out, err = run("quotas", "team-a")

@@ -106,6 +106,48 @@ def test_each_kind_finds_its_pods(
     assert asked.query["labelSelector"] == (own if kind == "jobset" else "app in (x,y)")
 
 
+def test_other_pods_of_a_gang_are_not_named_as_left_out(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"p{number}" for number in range(50)]
+    rest.raw[PODS] = {"metadata": {}, "items": [a_pod(name, "held") for name in names]}
+    for name in names:
+        rest.answers[f"GET /workloads/team-a/{name}"] = answers.workload(
+            name=name, gang="job/train", pods=50
+        )
+    code, out, _ = run(rest, tmp_path, capsys, "why", "job/train")
+    assert (code, "did not look at" in out) == (0, False)
+    for name in names:
+        rest.answers[f"GET /workloads/team-a/{name}"] = answers.workload(name=name, gang=None)
+    out = run(rest, tmp_path, capsys, "why", "job/train")[1]
+    assert out.endswith("\nFairgate did not look at 20 more held pods.\n")
+
+
+def test_without_pods_the_command_that_shows_their_refusal_is_named(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest.raw[PODS] = {"metadata": {}, "items": []}
+    job, jobset, labels = (
+        " ".join(run(rest, tmp_path, capsys, "why", *words)[1].split())
+        for words in (("job/train",), ("jobset/web",), ("-l", "app/x=y"))
+    )
+    assert job == (
+        "There are no pods of job/train in namespace team-a. If they were refused, kubectl "
+        "describe job train -n team-a shows the reason."
+    )
+    assert "kubectl describe job -l jobset.sigs.k8s.io/jobset-name=web -n team-a" in jobset
+    assert labels == "There are no pods of -l app/x=y in namespace team-a."
+
+
+def test_unmanaged_pods_are_explained(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest.raw[PODS] = {"metadata": {}, "items": [a_pod("a", "unmanaged")]}
+    out = " ".join(run(rest, tmp_path, capsys, "why", "job/train")[1].split())
+    assert out.startswith("Pods of job/train in namespace team-a: 1 unmanaged. Fairgate does not")
+    assert "the unmanaged pods: they request no managed resource" in out
+
+
 def test_an_object_that_is_not_there_is_told(
     rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

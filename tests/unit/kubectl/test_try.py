@@ -125,6 +125,15 @@ def test_a_pod_that_fits_is_told_in_one_line_and_its_facts(rest: Rest, shell: Sh
     assert "of pool h100" in out
 
 
+def test_a_start_that_took_too_long_to_simulate_is_not_known(rest: Rest, shell: Shell) -> None:
+    withheld = "The simulation took more than 20 s and was stopped."
+    rest.answers["POST /trials"] = answers.trial(simulated_seconds=None, estimate_withheld=withheld)
+    code, out, _ = shell.run(JOB)
+    assert code == 0
+    assert f"starts not known: {withheld}" in " ".join(out.split())
+    assert "waits for 8 nvidia.com/gpu of pool h100" in " ".join(out.split())
+
+
 def test_an_estimate_is_preferred_to_the_simulation(rest: Rest, shell: Shell) -> None:
     rest.answers["POST /trials"] = answers.trial(
         estimate=answers.estimate(), estimate_withheld=None

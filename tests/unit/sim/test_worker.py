@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.core.errors import ForecastFailed
+from app.core.errors import ForecastFailed, ForecastTimeout
 from app.sim.forecast.worker import GIB, Worker
 
 
@@ -28,7 +28,7 @@ async def test_a_call_that_takes_too_long_is_stopped_and_the_next_starts_afresh(
     worker = Worker(3)
     await worker.call(divmod, 1, 1)
     first = worker.pid
-    with pytest.raises(ForecastFailed, match="more than 3 s"):
+    with pytest.raises(ForecastTimeout, match=r"more than 3 s and was stopped\.$"):
         await worker.call(time.sleep, 60)
     assert await worker.call(divmod, 17, 5) == (3, 2)
     assert worker.pid != first

@@ -150,6 +150,15 @@ def test_a_gang_whose_pods_may_not_go_to_one_pool_is_told_so() -> None:
     assert found.numbers["pool h100"] == "not all pods of its gang g may go there"
 
 
+def test_a_gang_larger_than_a_pool_that_holds_each_pod_needs_fewer_pods_or_more_nodes() -> None:
+    def remedies(gpus: int) -> tuple[str, ...]:
+        pods = [replace(held_pod(f"p{n}", "a", gpus), gang="g", gang_size=10) for n in range(10)]
+        return tuple(asked(pods[0], *(ev.PodObserved(NOW, pod) for pod in pods[1:])).remedies)
+
+    assert remedies(4) == ("fewer pods in the gang", "more nodes in pool h100")
+    assert remedies(9) == ("less asked for by each pod", "larger nodes in pool h100 or t4")
+
+
 def test_room_taken_by_what_is_not_managed_may_come_free_again() -> None:
     taken = ev.UnmanagedPodObserved(NOW, UnmanagedPod(Uid("b"), NodeName("n0"), {PODS: 99, GPU: 5}))
     found = asked(replace(held_pod("p", "a", 8), selector={"gpu": "h100"}), taken)

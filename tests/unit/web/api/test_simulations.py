@@ -167,7 +167,7 @@ async def test_no_more_than_two_wait(both: Both) -> None:
 
 async def test_a_simulation_that_takes_too_long_is_stopped(both: Both) -> None:
     simulations = WhatIfs(lambda: both.engine.queries.snapshot(NOW), RunTimes, seconds=0.001)
-    with pytest.raises(ForecastFailed, match="stopped"):
+    with pytest.raises(ForecastFailed, match="Ask for fewer hours"):
         await simulations.compare(WeightChanges(), 1)
     await simulations.close()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.core import events as ev
-from app.core.errors import ForecastBusy
+from app.core.errors import ForecastBusy, ForecastTimeout
 from app.core.model import ClaimRef, Quota, UserName
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Policy
@@ -18,9 +18,10 @@ from app.kube.proposed_pods import ProposedPods
 from app.ports.forecasts import Estimate, Proposal, Trial
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast.run_times import RunTimes
+from app.sim.forecast.trial import last_wait
 from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import SECONDS
-from app.sim.forecast.worker import Worker
+from app.sim.forecast.worker import P, T, Worker
 from tests.support.asgi import Reply, call
 from tests.support.call_counts import calls_of
 from tests.support.rest_app import GPU, NOW, Both, node, problem, tenant
@@ -301,6 +302,28 @@ async def test_an_estimate_is_given_if_it_is_no_guess(both: Both, trials: TrialR
     told = (await post(both, (3, pod(3)))).json
     assert (told["estimate"]["p50"], told["estimate"]["p90"]) == (3600, 7200)
     assert told["estimateWithheld"] is None
+
+
+class SlowWorker(Worker):
+    """Takes too long to simulate the waits of pods."""
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if function is last_wait:
+            raise ForecastTimeout("The simulation took more than 20 s and was stopped.")
+        return await super().call(function, *args, **kwargs)
+
+
+async def test_a_slow_simulation_leaves_out_the_start_alone(both: Both) -> None:
+    worker = SlowWorker(SECONDS)
+    made = TrialRuns(lambda: both.engine.queries.snapshot(NOW), RunTimes, worker)
+    both.context = replace(both.context, trials=made)
+    told = (await post(both, (3, pod(3)))).json
+    await worker.close()
+    assert (told["state"], told["tenant"], told["startsNow"]) == ("waits", "team-a", 2)
+    assert (told["pools"], told["rule"]) == (["default"], "limit")
+    assert "6 nvidia.com/gpu limit" in told["reason"]
+    assert (told["estimate"], told["simulatedSeconds"]) == (None, None)
+    assert told["estimateWithheld"] == "The simulation took more than 20 s and was stopped."
 
 
 async def test_a_user_has_one_trial_at_a_time(both: Both, trials: TrialRuns) -> None:
