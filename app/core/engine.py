@@ -385,7 +385,8 @@ class Engine:
             tracked = self._registry.add(pod, life)
             if life is PodState.HELD and self.ready:
                 self._notices.add(tracked)
-            self._oversee(tracked, new=True)
+            # The gate of a terminating pod may have gone in an update that is not known here.
+            self._oversee(tracked, new=not pod.terminating)
         else:
             self._registry.change(known, still_walled(pod, known.pod), life)
             self._oversee(known, new=False)
@@ -509,9 +510,11 @@ class Engine:
         self._exchanges.end()
         self._records.end()
         self.stale_pods.end()
-        for tracked in self._registry.pods.values():
+        for tracked in list(self._registry.pods.values()):
             if tracked.life is PodState.RELEASING:
                 self._registry.change(tracked, tracked.pod, PodState.HELD)
+                if tracked.pod.terminating:
+                    self._forget(tracked.pod.uid)
             tracked.intent = None
         for tracked in released:
             self._oversee(tracked, new=False)

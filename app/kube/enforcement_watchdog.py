@@ -383,6 +383,8 @@ class Watchdog:
         if ref not in documents:
             return  # the chart was upgraded since the list of objects was read
         live = await self._live(ref)
+        if self._documents is not documents:
+            return
         denies = self._denies()
         if live is not None:
             known = self._normal.get(ref)
@@ -395,7 +397,10 @@ class Watchdog:
         if live is None:
             self._normal.setdefault(ref, self._plain(ref))
         elif not is_fresh or ref not in self._normal:
-            self._normal[ref] = await self._normal_form(ref, live, ca)
+            normal = await self._normal_form(ref, live, ca)
+            if self._documents is not documents:
+                return
+            self._normal[ref] = normal
         wanted = in_force(self._normal[ref], ca, denies)
         if live is not None and self._agrees(ref, live, wanted):
             return
@@ -406,8 +411,11 @@ class Watchdog:
             if not is_newest:
                 return
             by_us = True  # another replica wrote it earlier
-        self._sent[ref] = wanted
-        written = await self._restorer.put_back(ref.path, live, wanted)
+        try:
+            written = await self._restorer.put_back(ref.path, live, wanted)
+        except WriteUnanswered:
+            self._sent[ref] = wanted
+            raise
         self._sent.pop(ref, None)
         self._seen.add(ref)
         if written is None:

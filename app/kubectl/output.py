@@ -106,7 +106,7 @@ def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | N
             else:
                 if live:
                     shown = _text(draw(all_visible(found), answer.at), output)
-                    live.update(Text.from_ansi(shown), refresh=True)
+                    live.update(Text.from_ansi(shown, no_wrap=True, overflow="crop"), refresh=True)
                 elif found != last:
                     if last is not None and not output.is_data:
                         print()

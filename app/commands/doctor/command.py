@@ -91,7 +91,7 @@ async def _look_at_redis(url: str, seen: ClusterSnapshot) -> list[Finding]:
             problem(
                 Check.REDIS,
                 str(error),
-                "This machine may need another address than the pods.",
+                "Check the URL; this machine may need another address than the pods.",
                 [host],
             )
         ]

@@ -100,7 +100,7 @@ def _reason(first: TenantNode, own: TenantNode, scores: Mapping[TenantNode, str]
     if key is None or other is None:
         return f"{who} comes first in fair order"
     if other.blocked:
-        return f"{who} may start its next work, and {own.name} may not"
+        return f"a limit or a pause holds back the next work of {own.name}, and not that of {who}"
     if key.band != other.band and key.band == GUARANTEED:
         return (
             f"{who} is within its guarantee ({theirs} of it), which goes before use beyond the "

@@ -32,9 +32,10 @@ class DecisionLevel(NamedTuple):
         mine, other = self.key, self.rival_key
         if other.blocked and not mine.blocked:
             return "the other is at its limit"
-        if mine[:2] == other[:2] and _is_float_tie(mine, other) and mine[3:] < other[3:]:
+        tied = mine[:2] == other[:2] and _is_float_tie(mine, other)
+        if tied and mine[3:] < other[3:]:
             return _tie_breaker(mine, other)
-        if mine > other:
+        if tied or mine > other:
             return "the other cannot start now"
         if mine.band != other.band:
             return "within its guarantee" if mine.band == GUARANTEED else "the other has weight 0"

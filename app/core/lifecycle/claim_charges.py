@@ -95,7 +95,7 @@ class ClaimCharges:
         """Changed claims (True), and claims that a changed pod names (False)."""
         self._seen: dict[Uid, None] = {}
         self._of_all: dict[ClaimKey, None] = {}
-        """Claims that request all devices of a node, and have none yet."""
+        """Claims that request all devices of a node."""
         self._reused: dict[ClaimKey, None] = {}
         """Changed claims, and claims with other users."""
         self._guarded = False
@@ -111,7 +111,7 @@ class ClaimCharges:
         self._claims[key] = claim
         self._touched[key] = True
         self._reused[key] = None
-        if claim.allocated is None and any(a.count is None for r in claim.requests for a in r):
+        if any(a.count is None for r in claim.requests for a in r):
             self._of_all[key] = None
         else:
             self._of_all.pop(key, None)
@@ -408,7 +408,7 @@ class ClaimCharges:
                     demand = add(demand, amounts)
                 elif standing.use is None and first is not None:
                     tied = tied or first.pool
-                    if not self._users[key].unbound:
+                    if self._is_first_to_join(pod.uid, key, standing):
                         demand = add(demand, self._growth(key))
         awaits = tuple(ref.entry for ref in pod.claims if self._awaits(pod, ref, standing))
         securing = standing.use is None and self._guarded and not self._are_secured(standing)
@@ -463,6 +463,11 @@ class ClaimCharges:
         counts = self._classes.count(claim)
         most = self._classes.count_most(claim)
         return {r: v - counts.get(r, 0) for r, v in most.items() if v > counts.get(r, 0)}
+
+    def _is_first_to_join(self, uid: Uid, key: ClaimKey, standing: _Standing) -> bool:
+        """Return whether a waiting pod is the first unbound user of a claim, also in its gang."""
+        users = self._users[key]
+        return not users.unbound and users.waiting[standing.group][0] == uid
 
     def _awaits(self, pod: Pod, ref: ClaimRef, standing: _Standing) -> bool:
         """Return whether an unbound pod cannot be scheduled because this claim is missing."""

@@ -211,6 +211,27 @@ def test_a_terminating_pod_is_not_released_again(answer: ReleaseOutcome) -> None
     assert bench.told(EntryType.RELEASED) == []
 
 
+def test_a_terminating_pod_is_not_released_by_the_next_term() -> None:
+    bench = Bench()
+    pod = held_pod("p", "a")
+    bench.see(pod)
+    bench.see(replace(pod, terminating=True))
+    bench.hear(ev.LeadershipLost(bench.at))
+    bench.orders.clear()
+    bench.lead(2)
+    assert bench.orders == {}
+
+
+def test_a_standby_that_saw_a_pod_deleted_during_its_release_reports_no_bypass() -> None:
+    bench = Bench(lead=False)
+    pod = held_pod("p", "a")
+    bench.see(pod)
+    bench.see(replace(pod, terminating=True))
+    bench.see(replace(released(pod, "1.1"), terminating=True))
+    bench.lead(2)
+    assert bench.told(EntryType.BYPASSED) == []
+
+
 def test_a_release_whose_answer_was_lost_is_told_by_the_finished_pod() -> None:
     bench = Bench()
     pod = held_pod("p", "team")

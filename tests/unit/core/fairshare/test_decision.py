@@ -95,6 +95,7 @@ def key(
         (key(1, served=4), key(1, served=3), "the other cannot start now"),
         (key(1, since=3), key(1, since=4), "older"),
         (key(0.5 + 1e-12, served=3), key(0.5, served=4), "served less recently"),
+        (key(0.5, served=4), key(0.5 + 1e-12, served=3), "the other cannot start now"),
         (key(0.5 + 1e-6, served=3), key(0.5, served=4), "the other cannot start now"),
         (key(10**12 + 1, served=3), key(10**12, served=4), "the other cannot start now"),
     ],

@@ -426,6 +426,16 @@ def test_who_joins_a_claim_expects_what_it_may_get_when_it_is_allocated_again() 
     assert bench.used == {GPU: 5}
 
 
+def test_a_gang_that_joins_an_allocated_claim_expects_its_growth_once() -> None:
+    bench = Bench()
+    bench.put(some_or_one("c", 5))
+    bench.see(pod("p", "c"))
+    bench.hear(*_seen(bench, replace(bench.pods[Uid("a/p")], node=NodeName("n"))))
+    bench.put(some_or_one("c", 5, allocated=1))
+    gang = [pod(f"q{i}", "c", gang="g", gang_size=3) for i in range(3)]
+    assert sorted(bench.see(*gang)) == ["q0", "q1", "q2"]
+
+
 def test_a_claim_counts_as_its_most_while_an_unbound_pod_uses_it() -> None:
     bench = Bench()
     bench.put(some_or_one("c", 7))
