@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 CLAIM_IN_USE = "fairgate.io/claim-in-use"
-SCORES = "even chance nine ten if equal one served longer ago"
+SCORES = "even chance nine ten and are level was served less recently another user"
 """Words of an estimate, which a new cluster does not have yet, and of equal scores."""
 
 TRIAL = """alice capacity more nodes release No was seen to end yet runs what declares else one hour
