@@ -3,7 +3,8 @@
 Every replica runs one. All replicas write the same, and only if there is a difference. The objects
 of a new installation refuse nothing until the API server has reached a replica, so an image that
 cannot start refuses no pod. It never deletes an object. It creates no object after an uninstall:
-see `Restorer.put_back`.
+see `Restorer.put_back`. It has more than 500 lines because each comparison needs all that is known
+of an object: its document, its normal form, and what was agreed or sent.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Watchdog:
         self._agreed: dict[Ref, Object] = {}
         """Each live object when it was last found as wanted."""
         self._sent: dict[Ref, Object] = {}
-        """What was last sent without an answer. The API server may store it at any time."""
+        """Objects of writes without an answer. The API server may still store them."""
 
     async def run(self) -> None:
         """Enforce until cancelled."""
