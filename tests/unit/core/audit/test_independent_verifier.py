@@ -51,7 +51,7 @@ class Judges:
     folder: Path
 
     def holds(self, chain: bytes, key: str) -> bool:
-        by_example = self._exits(lambda: self.example.verify(chain, key))
+        by_example = self._exits(lambda: self.example.verify(chain, key.encode()))
         file, pinned = self.folder / "chain.ndjson", self.folder / "audit.pub"
         file.write_bytes(chain)
         pinned.write_text(key)
@@ -363,7 +363,14 @@ def test_the_vectors_of_the_page_are_true(verifier: ModuleType) -> None:
     assert vectors() == [line(entry), hashed, head_line(head), signed, signer.public_key]
     assert hashlib.sha256(hashed.encode()).hexdigest() == entry.hash
     secret.public_key().verify(base64.b64decode(head.signature), signed.encode())
-    assert verifier.verify(text([line(entry), head_line(head)]), signer.public_key) == (1, 0)
+    chain, key = text([line(entry), head_line(head)]), signer.public_key.encode()
+    assert verifier.verify(chain, key) == "1 entries hold, with 0 gaps"
+
+
+def test_an_auditor_reads_at_most_60_lines() -> None:
+    lines = FILE.read_text().splitlines()
+    assert len([each for each in lines if each]) <= 60
+    assert max(map(len, lines)) <= 100
 
 
 def run(*arguments: Path | str) -> tuple[int, str]:
