@@ -1,4 +1,4 @@
-"""The entitled share of tenants: by weight alone, and with guarantees among active siblings."""
+"""Shares of tenants: the share by weight, and the fair share, among active siblings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Standing:
 
 
 def entitled(tenants: Mapping[TenantName, Standing]) -> Parts:
-    """Return the entitled part of the cluster of each tenant and user. All at top level sum to 1.
+    """Return the share by weight of each tenant and user. All at top level sum to 1.
 
     Users and child tenants of one tenant are siblings. A parent that is unknown, or that closes a
     cycle, counts as None.
@@ -67,7 +67,7 @@ def _parent(name: TenantName, tenants: Mapping[TenantName, Standing]) -> TenantN
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Parts of the cluster, 0 to 1: the used and the entitled share."""
+    """Parts of the cluster, 0 to 1: the used and the fair share."""
 
     used: float
     owed: float
@@ -84,7 +84,7 @@ class Entitlement(Part):
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A child of a tenant that gets a part of the tenant's entitled share."""
+    """A child of a tenant that gets a part of the tenant's fair share."""
 
     name: TenantName | UserName
     is_user: bool
@@ -190,12 +190,12 @@ class _Division:
 def owed(
     registry: PodRegistry, tenancy: TenantDirectory, pools: Pools
 ) -> Mapping[TenantName, Entitlement]:
-    """Return the entitled share of every known tenant, and of its users with work."""
+    """Return the fair share of every known tenant, and of its users with work."""
     return _Division(registry, tenancy, pools).divide()
 
 
 def _divide(claims: list[_Claim], whole: float) -> list[float]:
-    """Return the entitled share of each claim. An idle one counts as if it alone became active."""
+    """Return the fair share of each claim. An idle one counts as if it alone became active."""
     active = [claim.counts for claim in claims]
     weight = sum(c.weight for c, counts in zip(claims, active, strict=True) if counts)
     guaranteed = sum(c.guarantee for c, counts in zip(claims, active, strict=True) if counts)

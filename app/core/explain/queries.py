@@ -123,7 +123,7 @@ class EngineQueries:
         return self._registry.usage.tree.scale
 
     def owed(self) -> Mapping[TenantName, Entitlement]:
-        """Return the used and the entitled share of every tenant and user."""
+        """Return the used and the fair share of every tenant and user."""
         return owed(self._registry, self._tenancy, self._pools)
 
     def groups(self) -> tuple[WaitGroup, ...]:

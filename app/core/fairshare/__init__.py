@@ -1,1 +1,1 @@
-"""Fair share: the entitled share and the usage of tenants and users, and the order of queues."""
+"""Weights and usage of tenants and users, and the order of their queues."""

@@ -1,4 +1,4 @@
-"""Preview of the entitled shares after a change of a tenant (`dryRun`)."""
+"""Preview of the shares by weight after a change of a tenant (`dryRun`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ONE = Fraction(1)
 def shares(
     queries: EngineQueries, before: TenantWritten | None, after: TenantWritten | None
 ) -> list[ShareChange]:
-    """Return the entitled shares that change: by weight, as if all tenants and users had requests.
+    """Return the shares by weight that change, as if all tenants and users had requests.
 
     Users with a configured weight, with usage or with pending pods count. Users of other tenants
     are not named.
