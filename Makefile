@@ -38,6 +38,7 @@ help:
 	@echo "make tools   only build what the local cluster needs, into the cache"
 	@echo "make browser install chromium (Debian, as root) for the tests of the page; make test does it"
 	@echo "make image   build the container image (IMAGE=name:tag, BASE=image with Python, BUILD_FLAGS=...)"
+	@echo "make build/node-image.tar  the image as a file, for fairgate dev node load"
 	@echo "make sbom    write the bill of materials of the image (CycloneDX) to dist/"
 	@echo "make plugin  build the kubectl plugin as one file in dist/, and its krew manifest (SOURCE=URL of the source)"
 	@echo "make chart   lint the chart and package it to dist/, ready for helm push (SOURCE=URL of the source)"
