@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.commands.audit import command
 from app.core.audit.codec import SignedHead, head_line, line, read
+from app.core.audit.verifier import Gap, gap
 from app.core.audit_entry import AuditRecord, EntryType, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
@@ -234,6 +235,32 @@ def sealed_again(sample: Sample) -> Lines:
     return [*sample.lines[:-2], line(entry), sample.lines[-1]]
 
 
+def append(record: AuditRecord, epoch: int) -> Callable[[Sample], Lines]:
+    """Return the chain with one more entry, which the key of the chain signs."""
+
+    def change(sample: Sample) -> Lines:
+        last = json.loads(sample.lines[-2])
+        entry = seal(Head(last["number"], last["hash"]), epoch, record)
+        head = sample.world.key.signer.sign(SignedHead("c", entry.head, epoch, Millis(99)))
+        return [*sample.lines[:-1], line(entry), head_line(head)]
+
+    return change
+
+
+def wrong_gap(sample: Sample) -> Lines:
+    """Append a gap that does not follow the last entry that it names as lost."""
+    last = json.loads(sample.lines[-2])
+    named = Gap(Head(last["number"], last["hash"]), Head(last["number"], "f" * 64))
+    return append(gap(Millis(99), named, exact=True, why="lost"), 2)(sample)
+
+
+def add_head(sample: Sample, signer: Signer, **fields: Any) -> Lines:
+    """Return the chain with one more head of its last entry, with a correct signature."""
+    head = read(sample.lines[-1])
+    assert isinstance(head, SignedHead)
+    return [*sample.lines[:-1], head_line(signer.sign(replace(head, **fields))), sample.lines[-1]]
+
+
 def forged_gap(sample: Sample) -> Lines:
     """Remove two entries, and name a gap in their place."""
     lines = sample.lines
@@ -288,12 +315,22 @@ CASES: dict[str, tuple[Callable[[Sample], Lines], bool]] = {
     ),
     "an entry repeated": (lambda s: [*s.lines[:4], s.lines[3], *s.lines[4:]], False),
     "an entry replaced, with a correct hash": (sealed_again, False),
+    "a lower epoch, correctly signed": (append(held(99), 1), False),
+    "a gap after another entry, correctly signed": (wrong_gap, False),
     "a gap that no key signed": (forged_gap, False),
     "no head": (lambda sample: sample.lines[:-1], False),
     "a head before its entry": (lambda s: [s.lines[-1], *s.lines[:-1]], False),
     "an older head before its entry": (lambda s: [s.older_head, *s.lines], False),
     "a head of another time": (edit_head(at=99), False),
     "a head of another epoch": (edit_head(epoch=1), False),
+    "a head of another epoch, correctly signed": (
+        lambda sample: add_head(sample, sample.world.key.signer, epoch=1),
+        False,
+    ),
+    "a head of another key, correctly signed": (
+        lambda sample: add_head(sample, FakeKey().signer),
+        False,
+    ),
     "a head of another cluster": (edit_head(cluster="other"), False),
     "a head with numbers as text": (edit_head(number="11"), False),
     "an entry after the newest head": (forged_end, False),
