@@ -1,4 +1,4 @@
-"""Executes the evictions of a reclaim, rate limited: all of its pods, or no pod.
+"""Executes the evictions of a reclaim, rate limited.
 
 It first checks that disruption budgets allow all evictions together. Then it evicts pod by pod.
 Before each eviction it checks that the eviction is still needed and that this replica still leads.
