@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeVar
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 Amounts = dict[str, int]
 Branch = tuple[str, ...]
@@ -19,7 +20,7 @@ NEARLY = 1e-9
 BANDS = (GUARANTEED, BORROWING, LEFTOVERS) = (0, 1, 2)
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A workload of `size` equal pods. It runs if `released` is set. `order` numbers releases."""
 
@@ -88,19 +89,35 @@ class Rules:
     """Milliseconds in which a user with an overdue pod may not backfill by run time."""
 
 
-Asked = TypeVar("Asked", Branch, Job)
+Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
+Method = Callable[Concatenate["Naive", Asked], Answer]
 
 
-def remembered(
-    answer: Callable[[Naive, Asked], Answer],
-) -> Callable[[Naive, Asked], Answer]:
-    """Cache the answer during one call of a public method."""
+def question(method: Method[Asked, Answer]) -> Method[Asked, Answer]:
+    """Let `remembered` methods cache their answers during a call of this method."""
 
-    def again(naive: Naive, about: Asked) -> Answer:
-        key = (answer.__name__, about.uid if isinstance(about, Job) else about)
+    @wraps(method)
+    def asked(naive: Naive, *args: Asked.args, **named: Asked.kwargs) -> Answer:
+        naive.memory = {}
+        try:
+            return method(naive, *args, **named)
+        finally:
+            naive.memory = None
+
+    return asked
+
+
+def remembered(method: Method[Asked, Answer]) -> Method[Asked, Answer]:
+    """Cache the answer during one question. It depends on neither timers nor reservations."""
+
+    @wraps(method)
+    def again(naive: Naive, *args: Asked.args, **named: Asked.kwargs) -> Answer:
+        if naive.memory is None or named:
+            return method(naive, *args, **named)
+        key = (method, args)
         if key not in naive.memory:
-            naive.memory[key] = answer(naive, about)
+            naive.memory[key] = method(naive, *args)
         return naive.memory[key]  # type: ignore[return-value]
 
     return again
@@ -123,7 +140,7 @@ class Naive:
         self.freed: dict[str, str] = {}
         self.barred: dict[Branch, int] = {}
         self.past: dict[tuple[Branch, str], float] = {}
-        self.memory: dict[tuple[str, Branch | str], object] = {}
+        self.memory: dict[object, object] | None = None
         self._releases = 0
 
     # Changes.
@@ -134,6 +151,7 @@ class Naive:
             self._fade(until)
         self._fade(now)
 
+    @question
     def _fade(self, now: int) -> None:
         keeps = 2.0 ** -((now - self.now) / self.rules.half_life)
         for branch in {*self.branches(), *(branch for branch, _ in self.past)}:
@@ -182,9 +200,11 @@ class Naive:
 
     # The share tree.
 
+    @remembered
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.released is not None]
 
+    @remembered
     def waiting(self) -> list[Job]:
         """Return the waiting workloads that accept at least one existing pool."""
         return [job for job in self.jobs.values() if job.released is None and self.open(job)]
@@ -196,8 +216,11 @@ class Naive:
 
     def path(self, job: Job) -> list[Branch]:
         """Return the queue of a workload, its tenant and all ancestors, without the root."""
-        path: list[Branch] = [(job.tenant, job.user)]
-        name = job.tenant
+        return self._upwards((job.tenant, job.user))
+
+    @remembered
+    def _upwards(self, leaf: Branch) -> list[Branch]:
+        path, name = [leaf], leaf[0]
         while name:
             path.append((name,))
             name = self.teams[name].parent
@@ -206,6 +229,7 @@ class Naive:
     def branches(self) -> list[Branch]:
         return sorted({b for j in (*self.jobs.values(), *self._ended()) for b in self.path(j)})
 
+    @remembered
     def children(self, branch: Branch) -> list[Branch]:
         """Return the children that have waiting workloads."""
         paths = [self.path(job) for job in self.waiting()]
@@ -228,6 +252,7 @@ class Naive:
                 total[r] = total.get(r, 0) + (offer if site.ready else runs)
         return total
 
+    @remembered
     def size(self) -> dict[str, Fraction]:
         """Return the size of the cluster in each resource that has a share."""
         named = {r for worth in self.worth.values() for r in worth}
@@ -238,6 +263,7 @@ class Naive:
                     total[r] = total.get(r, Fraction(0)) + worth.get(r, Fraction(1)) * amount
         return {r: amount for r, amount in total.items() if amount > 0}
 
+    @remembered
     def used(self, branch: Branch, pool: str, resource: str, charged: bool = False) -> int:
         jobs = self.running() + (self._ended() if charged else [])
         mine = [j for j in jobs if j.pool == pool and branch in (*self.path(j), ())]
@@ -247,13 +273,14 @@ class Naive:
         quotas = getattr(self.teams[branch[0]], which) if len(branch) == 1 else {}
         return quotas.get(pool, {})
 
+    @remembered
     def over(self, branch: Branch, job: Job | None = None, pool: str = "") -> dict[str, Fraction]:
         """Return the amounts that a branch borrows, optionally with one more workload."""
         total: dict[str, Fraction] = {}
         for resource in self.size():
             total[resource] = Fraction(0)
             for name, worth in self.worth.items():
-                amount = self.used(branch, name, resource, charged=True)
+                amount = self.used(branch, name, resource, True)
                 amount += job.total(resource) if job and name == pool else 0
                 above = max(0, amount - self.quota(branch, name, "guarantee").get(resource, 0))
                 total[resource] += worth.get(resource, Fraction(1)) * above
@@ -275,8 +302,9 @@ class Naive:
 
     def _largest(self, branch: Branch, over: dict[str, Fraction]) -> Fraction:
         size = self.size()
-        for r in over if self.rules.history else ():
-            over[r] += self.rules.history * Fraction(self.past.get((branch, r), 0.0))
+        if self.rules.history:
+            past = {r: Fraction(self.past.get((branch, r), 0.0)) for r in over}
+            over = {r: over[r] + self.rules.history * past[r] for r in over}
         worst = max((over[r] / size[r] for r in over), default=Fraction(0))
         return worst / (self.weight(branch) or 1)
 
@@ -328,7 +356,7 @@ class Naive:
         return max((self.served[leaf] for leaf in below), default=0)
 
     def _is_below(self, leaf: Branch, tenant: Branch) -> bool:
-        return tenant in self.path(Job("", leaf[0], leaf[1], 0, {}))
+        return tenant in self._upwards(leaf)
 
     @remembered
     def head(self, branch: Branch) -> Job:
@@ -344,13 +372,16 @@ class Naive:
     def leaves(self, branch: Branch = ()) -> Iterator[Branch]:
         """Yield all queues in fair order."""
         for child in self.order(branch):
-            if len(child) == 2:
-                yield child
-            else:
-                yield from self.leaves(child)
+            yield from (child,) if len(child) == 2 else self.leaves(child)
+
+    @remembered
+    def line(self) -> list[Job]:
+        """Return all waiting workloads in fair order."""
+        return [job for leaf in self.leaves() for job in self.queue(leaf)]
 
     # Pools and fit.
 
+    @remembered
     def open(self, job: Job) -> list[str]:
         """Return the pools that the workload and its tenant accept and that have nodes."""
         there = {site.pool for site in self.sites.values()} & set(self.worth)
@@ -385,9 +416,11 @@ class Naive:
         must = not job.preemptible and len(branch) == 1
         return not must or self.within(branch, job, pool, charged=False) is not None
 
+    @remembered
     def allowed(self, job: Job, pool: str) -> bool:
         return all(self.permits(branch, job, pool) for branch in self.path(job))
 
+    @remembered
     def free(self, name: str) -> Amounts:
         site = self.sites[name]
         taken = dict.fromkeys(site.offer, 0)
@@ -410,7 +443,7 @@ class Naive:
     def reserved(self) -> dict[str, Job]:
         """Return the first workload in order, per pool, that has waited for `reserve_after`."""
         held: dict[str, Job] = {}
-        for job in [job for leaf in self.leaves() for job in self.queue(leaf)]:
+        for job in self.line():
             since = self.clocks.get(job.uid)
             if since is None or self.now - since < self.rules.reserve_after:
                 continue
@@ -468,9 +501,9 @@ class Naive:
 
     # Selection.
 
+    @question
     def pick(self) -> tuple[Job, str] | None:
         """Return the next release and its pool; start the timers of blocked heads."""
-        self.memory.clear()
         if not self.children(()):
             return None
         self.freed = {u: p for u, p in self.freed.items() if self.allowed(self.jobs[u], p)}
@@ -514,12 +547,11 @@ class Naive:
 
     def before(self, job: Job) -> list[Job]:
         """Return all workloads that wait before this one in the order."""
-        line = [j for leaf in self.leaves() for j in self.queue(leaf)]
-        return line[: line.index(job)]
+        return self.line()[: self.line().index(job)]
 
+    @question
     def room(self, job: Job) -> str | None:
         """Return the pool where a workload may start now, given the reservations."""
-        self.memory.clear()
         return self._room(job)
 
     def _room(self, job: Job) -> str | None:
@@ -553,12 +585,13 @@ class Naive:
 
     # The published bound.
 
-    def pairs(self, job: Job, pool: str) -> Iterator[tuple[Fraction, Fraction]]:
-        """Yield both sides of the bound for every sibling that could have started instead.
+    @question
+    def pairs(self, job: Job, pool: str) -> list[tuple[Fraction, Fraction]]:
+        """Return both sides of the bound for every sibling that could have started instead.
 
         Call it before `start`.
         """
-        self.memory.clear()
+        found: list[tuple[Fraction, Fraction]] = []
         path = self.path(job)
         for branch, parent in zip(path, [*path[1:], ()], strict=True):
             if not self._borrows(branch, job, pool):
@@ -570,7 +603,8 @@ class Naive:
                 place = None if other == branch else self._room(head)
                 if place is not None and self._borrows(other, head, place):
                     theirs = self.standing(other)
-                    yield mine - theirs, (step + self._step(other, head, place)) / 2
+                    found.append((mine - theirs, (step + self._step(other, head, place)) / 2))
+        return found
 
     def _borrows(self, branch: Branch, job: Job, pool: str) -> bool:
         adds = self.over(branch, job, pool) != self.over(branch)
