@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from app.core.placement.pools import Pools
 from app.core.quantities import ManagedResources
 from app.sim.replay.trace_files import DEVICE, THOUSANDTHS, read_log
 from tests.simulation.logs import log_file
+from tests.support.command_line import fairgate
 
 HERE = Path(__file__).parent
 GPU, SLICE, SHARED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
@@ -23,8 +22,8 @@ CORES, MEMORY = "nvidia.com/gpucores", "nvidia.com/gpumem"
 
 
 def played(name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "app", "simulate", str(HERE / f"{name}.yaml"), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE.parents[1])
+    done = fairgate("simulate", HERE / f"{name}.yaml", "-o", "json")
+    assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 

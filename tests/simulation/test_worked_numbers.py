@@ -6,18 +6,17 @@ Each scenario file is one row. The expected results are here, next to its name a
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.command_line import fairgate
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 GPU = "nvidia.com/gpu"
 EXACT = 1 + 1e-9
 
@@ -91,13 +90,12 @@ JAIN = [
 
 def simulate(path: Path) -> Any:
     """Run the public command on a file; return its output."""
-    command = [sys.executable, "-m", "app", "simulate", str(path), "--output", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = fairgate("simulate", path, "--output", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@lru_cache
+@cache
 def outcome(name: str) -> Any:
     return simulate(HERE / f"{name}.yaml")
 
@@ -218,8 +216,8 @@ def test_nothing_is_evicted_and_readmitted_for_ever(mode: str, within: str, tmp_
 
 
 def test_a_budget_is_overridden_in_time_and_only_if_the_policy_says_so(tmp_path: Path) -> None:
-    path = HERE / "r08-a-budget-is-overridden.yaml"
-    assert [each["at"] for each in simulate(path)["releases"]] == [6.0] * 4
+    overridden = outcome("r08-a-budget-is-overridden")
+    assert [each["at"] for each in overridden["releases"]] == [6.0] * 4
 
     def respect(scenario: Any) -> None:
         scenario["policy"]["disruptionBudgets"] = "Respect"
@@ -236,6 +234,6 @@ def test_drift_stays_within_the_published_bound(path: Path) -> None:
 
 def test_an_elastic_gang_takes_longer_with_fewer_pods() -> None:
     """Eight pods for an hour are eight pod-hours, so half the devices take two hours."""
-    found = simulate(HERE / "e04-an-elastic-gang-takes-longer-with-fewer-pods.yaml")
+    found = outcome("e04-an-elastic-gang-takes-longer-with-fewer-pods")
     started = {each["workload"]: each["at"] for each in found["releases"]}
     assert started == {"train-0": 0.0, "next-0": 7200.0}

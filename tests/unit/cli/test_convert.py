@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-
-
-def convert(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+from tests.support.command_line import fairgate
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    done = convert("convert", "slurm", "missing.cfg")
+    done = fairgate("convert", "slurm", "missing.cfg")
     assert done.returncode == 2
     assert "missing.cfg cannot be read" in done.stderr
 
@@ -24,8 +17,8 @@ def test_a_log_is_printed_with_the_columns_of_replay(tmp_path: Path) -> None:
     log = tmp_path / "cluster_log.csv"
     header = "job_id,user,vc,gpu_num,cpu_num,node_num,submit_time,duration"
     log.write_text(f"{header}\n1,u,vc,8,32,1,2020-06-09 18:41:01,60\n")
-    done = convert("convert", "helios", str(log))
+    done = fairgate("convert", "helios", log)
     assert done.stdout.splitlines()[1:] == ["0,vc,u,1,1,8,32,,,60"]
     assert done.stderr == "fairgate: 1 of 1 jobs were converted.\n"
     (tmp_path / "replay.csv").write_text(done.stdout)
-    assert convert("replay", str(tmp_path / "replay.csv"), "--gpus", "8").returncode == 0
+    assert fairgate("replay", tmp_path / "replay.csv", "--gpus", "8").returncode == 0

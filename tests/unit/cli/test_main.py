@@ -24,15 +24,13 @@ from app.core.errors import (
 from app.sim.replay.command import ReplayOptions
 from app.sim.replay.trace_files import COLUMNS
 from app.terminal.output import OutputFormat, OutputOptions
+from tests.support.command_line import fairgate
 
 
-def fairgate(
-    *arguments: str, stdin: str | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("FAIRGATE_")}
+def new_process(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "app", *arguments],
-        env=environment | variables,
         check=False,
         capture_output=True,
         text=True,
@@ -102,7 +100,7 @@ def test_help_does_not_wait_for_heavy_imports() -> None:
 
 
 def test_help_lists_every_command() -> None:
-    done = fairgate("--help")
+    done = new_process("--help")
 
     assert done.returncode == 0
     for command in ("serve", "simulate", "replay", "release", "audit", "dev"):
@@ -135,7 +133,7 @@ def test_every_mistake_in_the_settings_is_told_at_once() -> None:
 
 def test_wrong_usage_exits_with_2() -> None:
     assert fairgate("serve", "--no-such-flag").returncode == 2
-    assert fairgate("no-such-command").returncode == 2
+    assert new_process("no-such-command").returncode == 2
 
 
 SCENARIO = """\
@@ -151,17 +149,17 @@ until: 1h
 def test_simulate_prints_json_that_is_stable(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(SCENARIO)
-    done = fairgate("simulate", str(file), "--output", "json")
+    done = fairgate("simulate", file, "--output", "json")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["tenants"]["b"]["used"] == {"nvidia.com/gpu": 3}
-    assert fairgate("simulate", str(file), "-o", "json").stdout == done.stdout
-    as_yaml = fairgate("simulate", str(file), "-o", "yaml").stdout
+    assert new_process("simulate", str(file), "-o", "json").stdout == done.stdout
+    as_yaml = fairgate("simulate", file, "-o", "yaml").stdout
     assert yaml.safe_load(as_yaml) == json.loads(done.stdout)
 
 
 def test_simulate_reads_standard_input_and_prints_tables() -> None:
-    done = fairgate("simulate", "-", stdin=SCENARIO)
+    done = new_process("simulate", "-", stdin=SCENARIO)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "Share of the cluster over time" in done.stdout
@@ -284,7 +282,7 @@ def test_the_shell_completes_commands_and_words() -> None:
 
 def test_looking_at_nodes_without_a_cluster_is_told_in_a_sentence(tmp_path: Path) -> None:
     nowhere = tmp_path / "kubeconfig"
-    done = fairgate("nodes", "check", "--kubeconfig", str(nowhere))
+    done = fairgate("nodes", "check", "--kubeconfig", nowhere)
     assert done.returncode == 2
     assert f"There is no kubeconfig {nowhere}" in done.stderr
     nowhere.write_text(
@@ -293,4 +291,4 @@ def test_looking_at_nodes_without_a_cluster_is_told_in_a_sentence(tmp_path: Path
         "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
         "users: [{name: u, user: {token: t}}]\n"
     )
-    assert fairgate("nodes", "check", "--kubeconfig", str(nowhere)).returncode == 3
+    assert fairgate("nodes", "check", "--kubeconfig", nowhere).returncode == 3
