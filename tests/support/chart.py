@@ -33,17 +33,18 @@ RESTRICTED = "chart-restricted"
 
 
 class Chart:
-    """Renders the chart. `home` is the directory for helm's cache."""
+    """Renders the chart, once for the same arguments. `home` is the directory for helm's cache."""
 
     def __init__(self, tools: Tools, home: Path) -> None:
         self._helm = str(tools.helm)
-        self._home = home
+        self._environment = {**child_environment(home), "GOGC": "off"}  # it ends within a second
+        self._rendered: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run helm with these arguments and return the completed process."""
         return subprocess.run(
             [self._helm, *args],
-            env=child_environment(self._home),
+            env=self._environment,
             capture_output=True,
             text=True,
             check=False,
@@ -53,9 +54,11 @@ class Chart:
         """Render the chart. An argument `a.b=c` is a value, and `--x=y` is a flag of helm."""
         needed = [value for value, named in REQUIRED.items() if not any(map(_names(named), args))]
         args = (*needed, *args)
-        flags = [part for a in args for part in ((a,) if a.startswith("--") else ("--set", a))]
-        where = ["template", "fairgate", str(CHART), "--namespace", "fairgate-system"]
-        return self.run(*where, *flags)
+        if args not in self._rendered:
+            flags = [part for a in args for part in ((a,) if a.startswith("--") else ("--set", a))]
+            where = ["template", "fairgate", str(CHART), "--namespace", "fairgate-system"]
+            self._rendered[args] = self.run(*where, *flags)
+        return self._rendered[args]
 
     def render(self, *args: str) -> list[Object]:
         """Return the documents of `template`, and those that the webhook's processes create."""
