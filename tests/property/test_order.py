@@ -151,11 +151,14 @@ def test_a_million_comparisons_come_out_as_in_rational_arithmetic(
 ) -> None:
     compared = close = equal = guaranteed = 0
     for fast, exact in batches:
-        for (f, e), (g, h) in combinations(zip(fast, exact, strict=True), 2):
+        # The places of the exact ranks compare like the ranks, in a tenth of the time.
+        places = {rank: place for place, rank in enumerate(sorted(set(exact)))}
+        rows = [(f, places[e], e[0], float(e[1])) for f, e in zip(fast, exact, strict=True)]
+        for (f, e, band, score), (g, h, other_band, other) in combinations(rows, 2):
             compared += 1
-            close += abs(e[1] - h[1]) * 1000 < h[1]
+            close += abs(score - other) * 1000 < other
             equal += e == h
-            guaranteed += e[0] == h[0] == 0
+            guaranteed += band == other_band == 0
             assert (f < g) == (e < h)
             assert (f == g) == (e == h)
     assert compared > 1_000_000
