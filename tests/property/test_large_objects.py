@@ -212,11 +212,11 @@ def test_memory_returns_when_users_are_gone() -> None:
 
     tracemalloc.start()
     try:
-        few = lives(0, 1000)
-        many = lives(1000, 1000)
+        few = lives(0, 400)
+        many = lives(400, 400)
     finally:
         tracemalloc.stop()
-    assert many - few < 1000 * 100
+    assert many - few < 400 * 100
 
 
 class Compared(str):

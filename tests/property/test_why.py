@@ -143,12 +143,12 @@ def states(draw: st.DrawFn) -> State:
     return state
 
 
-def why(state: State, pod: Pod) -> Why:
+def reasons(state: State) -> dict[Uid, Why]:
+    """Return why each held pod waits."""
     engine = state.engine()
     engine.handle(ev.Pass(NOW))
-    found = engine.queries.why(pod.uid)
-    assert found is not None
-    return found
+    found = {pod.uid: engine.queries.why(pod.uid) for pod in state.held()}
+    return {uid: why for uid, why in found.items() if why is not None}
 
 
 def told(found: Why) -> str:
@@ -159,11 +159,9 @@ def told(found: Why) -> str:
 @given(states())
 @settings(max_examples=cases(40, 100))
 def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> None:
-    engine = state.engine()
-    engine.handle(ev.Pass(NOW))
+    why = reasons(state)
     for pod in state.held():
-        found = engine.queries.why(pod.uid)
-        assert found is not None
+        found = why[pod.uid]
         own = told(found).replace(pod.user, "").replace(pod.name, "")
         assert "canary" not in own
         assert found.remedies
@@ -172,16 +170,18 @@ def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> No
 @given(states())
 @settings(max_examples=cases(40, 100))
 def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: State) -> None:
+    why = reasons(state)
     for pod in state.held():
-        if why(state, pod).rule is Rule.CAPACITY:
+        if why[pod.uid].rule is Rule.CAPACITY:
             assert pod.uid in state.with_node(pod.demand[GPU]).starts()
 
 
 @given(states())
 @settings(max_examples=cases(40, 100))
 def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None:
+    why = reasons(state)
     for pod in state.held():
-        if why(state, pod).rule not in (Rule.ORDER, Rule.GUARANTEE):
+        if why[pod.uid].rule not in (Rule.ORDER, Rule.GUARANTEE):
             continue
         assert pod.uid not in state.with_node(pod.demand[GPU]).starts()
         others = [each.uid for each in state.held() if each is not pod]
@@ -191,15 +191,17 @@ def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None
 @given(states())
 @settings(max_examples=cases(40, 100))
 def test_what_is_at_a_limit_starts_nowhere_until_that_is_raised(state: State) -> None:
+    why = reasons(state)
+    plenty = state.with_node(1000)
+    starts = plenty.starts()
     for pod in state.held():
-        found = why(state, pod)
+        found = why[pod.uid]
         if found.rule is not Rule.LIMIT:
             continue
-        plenty = state.with_node(1000)
-        assert pod.uid not in plenty.starts()
+        assert pod.uid not in starts
         raised = plenty.unlimited(found.numbers["tenant"])
         if pod.uid not in raised.starts():
-            after = why(raised.settled(), pod)
+            after = reasons(raised.settled())[pod.uid]
             assert (after.rule, after.numbers["tenant"] != found.numbers["tenant"]) == (
                 Rule.LIMIT,
                 True,
