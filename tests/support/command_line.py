@@ -12,9 +12,7 @@ from unittest.mock import patch
 from app.cli.main import _outcome, cli
 
 
-def fairgate(
-    *arguments: str | Path, stdin: str = "", **variables: str
-) -> CompletedProcess[str]:
+def fairgate(*arguments: str | Path, stdin: str = "", **variables: str) -> CompletedProcess[str]:
     """Run a command and return its exit code and output. The `FAIRGATE_` variables are removed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FAIRGATE_")}
     line = ["fairgate", *map(str, arguments)]

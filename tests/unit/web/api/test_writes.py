@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -44,9 +44,33 @@ CHILD = {"parent": "team-a"}
 WEIGHT = {"weight": "4"}
 
 
+@dataclass(frozen=True)
+class Fakes:
+    """An app and its fakes. The app is built once, because that takes longer than most tests."""
+
+    resources: FakeResources
+    people: People
+    reporter: FakeReporter
+    app: ASGIApp
+
+
+@pytest.fixture(scope="module")
+def fakes() -> Fakes:
+    resources, people, reporter = FakeResources(), People(), FakeReporter()
+    found = replace(context(people), resources=resources, reporter=reporter)
+    return Fakes(resources, people, reporter, described_app(found, {}))
+
+
+def reset(fake: object, like: object) -> None:
+    """Give a fake the state of another, without the methods that a test replaced."""
+    vars(fake).clear()
+    vars(fake).update(vars(like))
+
+
 @pytest.fixture
-def resources() -> FakeResources:
-    found = FakeResources()
+def resources(fakes: Fakes) -> FakeResources:
+    found = fakes.resources
+    reset(found, FakeResources())
     for name, spec in {"research": RESEARCH, "team-a": TEAM_A, "child": CHILD, "top": {}}.items():
         found.put("tenants", name, spec)
     found.put("pools", "h100", {"nodeSelector": {"gpu": "h100"}})
@@ -54,18 +78,20 @@ def resources() -> FakeResources:
 
 
 @pytest.fixture
-def people() -> People:
-    return People({name: set(rights) for name, rights in PEOPLE.items()})
+def people(fakes: Fakes) -> People:
+    reset(fakes.people, People({name: set(each) for name, each in PEOPLE.items()}))
+    return fakes.people
 
 
 @pytest.fixture
-def reporter() -> FakeReporter:
-    return FakeReporter()
+def reporter(fakes: Fakes) -> FakeReporter:
+    reset(fakes.reporter, FakeReporter())
+    return fakes.reporter
 
 
 @pytest.fixture
-def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
-    return described_app(replace(context(people), resources=resources, reporter=reporter), {})
+def app(fakes: Fakes, resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
+    return fakes.app
 
 
 async def ask(
