@@ -1,5 +1,5 @@
 # One word a target. `make run` and `make test` set up all they need; the second time is quick.
-.PHONY: lock-plugin run test test-unit test-cluster test-faults test-versions test-node check setup tools browser bench soak clean lock image sbom chart plugin docs help
+.PHONY: lock-plugin run test test-unit test-cluster test-faults test-versions test-node check check-types check-style setup tools browser bench soak clean lock image sbom chart plugin docs help
 .DEFAULT_GOAL := help
 SHELL := bash
 # Tests start hundreds of Python programs, which would compile their modules each time.
@@ -119,10 +119,16 @@ browser:
 	  echo "There is no chromium; on Debian, as root: apt-get install chromium-headless-shell." >&2; \
 	  [ -z "$(REQUIRE_CLUSTER)" ]; }
 
+# mypy uses one core, and the other checks take about as long.
 check: setup
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-style
+
+check-types:
+	$(BIN)/mypy
+
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.meta.plain_english --strict
 
