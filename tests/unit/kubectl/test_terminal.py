@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from app.kubectl.cli import main
 from tests.support import kubectl_answers as answers
+from tests.support.command_line import run
 from tests.support.rest_server import Rest, serving
 
 ROOT = Path(__file__).parents[3]
@@ -80,15 +82,15 @@ def test_without_arguments_it_says_what_it_can_do() -> None:
     ],
 )
 def test_help_gives_examples(command: str) -> None:
-    done = plugin(*command.split(), "--help", COLUMNS="200")
+    done = run(main, *command.split(), "--help", COLUMNS="200")
     assert done.returncode == 0
     assert f"kubectl fairgate {command}" in re.split("Examples?:", done.stdout)[1]
 
 
 def test_wrong_usage_exits_with_2() -> None:
     assert plugin("queues").returncode == 2
-    assert plugin("why").returncode == 2
-    assert plugin("pools", "-o", "xml").returncode == 2
+    assert run(main, "why").returncode == 2
+    assert run(main, "pools", "-o", "xml").returncode == 2
 
 
 def test_help_does_not_wait_for_heavy_imports() -> None:
