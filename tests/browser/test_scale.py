@@ -25,8 +25,8 @@ def place() -> Iterator[Served]:
         pytest.MonkeyPatch.context() as patch,
         served(ApiCluster(leader_message=LED), QUICK) as place,
     ):
-        # States are computed without the pauses that save CPU. The tests do not measure time.
-        patch.setattr(stream, "COST", 1)
+        # States are computed with short pauses. The tests do not measure time.
+        patch.setattr(stream, "COST", 4)
         place.deliver(*large_cluster())
         yield place
 
