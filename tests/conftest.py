@@ -75,6 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySetUp:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()  # each full collection would visit the objects of 9000 tests
+    gc.set_threshold(50_000, 20, 50)  # most objects of a test are freed without a collection
     gc.enable()
     session.config.stash[_reason] = None
     if session.config.option.collectonly or not any(map(_needs_cluster, session.items)):
