@@ -105,5 +105,10 @@ def _commands(page: str, indented: str | None, fenced: str | None) -> Iterator[C
 
 def _goes_on(text: str, line: str) -> bool:
     """Return whether a line continues a command: it is open, or the line is indented."""
-    syntax = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
-    return text.endswith("\\") or syntax.returncode != 0 or line.startswith("  ")
+    return text.endswith("\\") or line.startswith("  ") or _is_open(text)
+
+
+@cache
+def _is_open(text: str) -> bool:
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    return done.returncode != 0
