@@ -23,7 +23,8 @@ class WatchdogTiming:
     proof: float = 1.0
     """Interval of attempts to prove that the API server reaches a replica."""
     again: tuple[float, float] = (0.5, 15.0)
-    """Pause after a failed write, doubled each time: first and longest."""
+    """Pause after a failed round, doubled each time: first and longest. Within a round, a write
+    without an answer is tried again after the first pause, doubled each time."""
     breath: float = 0.25
     """Pause after a restore, in case another client changes the object again."""
     mode: float = 30.0

@@ -25,6 +25,7 @@ from app.core.errors import (
     WriteUnanswered,
 )
 from app.core.policy import Mode
+from app.core.retry import ServerBackoff
 from app.kube.client import Client
 from app.kube.enforcement_apply import OURS, Restorer
 from app.kube.enforcement_reports import EnforcementReports
@@ -364,13 +365,15 @@ class Watchdog:
 
         `is_newest`: no replica can have a later CA. `is_fresh`: its normal form was just read.
         """
+        backoff = ServerBackoff(self._pace.again[0])
         for attempt in range(TRIES):
             try:
                 await self._compare(ref, ca, is_newest, is_fresh)
-            except WriteUnanswered as error:  # read it at once: it may be written
+            except WriteUnanswered as error:  # read it again: it may be written
                 if attempt + 1 == TRIES:
                     raise
                 self._reports.failed(str(ref), error)
+                await asyncio.sleep(backoff.after(error))
             except ClusterRefused as error:
                 is_fresh = False
                 self._normal.pop(ref, None)  # it may be outdated

@@ -6,9 +6,11 @@ import asyncio
 import copy
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.kube import enforcement_reports
 from app.kube.enforcement_spec import BINDING, PATHS, Object
+from app.kube.enforcement_timing import TRIES
 from tests.support.enforcement_fixture import MUTATING, QUICK, VALIDATING, Kept, until
 
 FAILURE = "cannot be kept in force"
@@ -233,6 +236,29 @@ async def test_a_holding_webhook_is_tried_again_before_the_other_objects_are_wri
     assert tries == 3
     wrote = [each for each in server.writes if each == path or each in server.stuck]
     assert wrote[:3] == [path] * 3
+
+
+async def test_writes_that_fail_at_once_are_tried_again_after_growing_pauses(
+    server: Server, kept: Kept
+) -> None:
+    tries: dict[str, list[float]] = {}
+
+    def refuse(method: str, path: str, is_dry: bool) -> None:
+        if method == "PATCH" and path in map(kept.path, PATHS):
+            tries.setdefault(path, []).append(time.monotonic())
+            raise ClusterUnavailable(f"PATCH {path}: 503 the server is overloaded")
+
+    server.before = refuse
+    async with kept.keeping():
+
+        async def has_tried() -> bool:
+            return len(tries) == len(PATHS) and all(len(each) >= TRIES for each in tries.values())
+
+        await until(has_tried)
+    for each in tries.values():
+        pauses = [after - before for before, after in pairwise(each[:TRIES])]
+        least = [QUICK.again[0] * 2**number for number in range(TRIES - 1)]
+        assert all(pause >= wanted for pause, wanted in zip(pauses, least, strict=True)), pauses
 
 
 async def test_an_object_that_gets_no_answer_does_not_delay_the_others(
