@@ -97,6 +97,7 @@ class Watchdog:
         self._reports = EnforcementReports(meters, alarm, reporter, then)
         self._restorer = Restorer(client, owner)
         self._lock = asyncio.Lock()
+        self._restoring = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._dirty: set[Ref] = set()
         self._all_dirty = True
@@ -282,16 +283,26 @@ class Watchdog:
     async def _read_map(self) -> bool:
         """Read the ConfigMap. Return whether it changed. A missing ConfigMap is restored."""
         path = f"{self._maps}/{CONFIG_MAP}"
-        found = await self._restorer.live(path)
-        if found is not None and self._map is not None and found.get("data") == self._map["data"]:
+        with contextlib.suppress(InvalidInput):
+            return self._accept(await self._restorer.live(path))
+        async with self._restoring:  # the other objects of a round find the same
+            found = await self._restorer.live(path)
+            try:
+                return self._accept(found)
+            except InvalidInput as error:
+                await self._no_map(path, found, str(error))
+                return False
+
+    def _accept(self, found: Object | None) -> bool:
+        """Enforce the contents of the ConfigMap. Return whether they changed.
+
+        Raises InvalidInput if it is missing or invalid.
+        """
+        data = found.get("data") if found is not None else None
+        if found is not None and self._map is not None and data == self._map["data"]:
             self._map = found
             return False
-        try:
-            documents = read_documents((found or {}).get("data"))
-            mode = read_mode((found or {}).get("data"))
-        except InvalidInput as error:
-            await self._no_map(path, found, str(error))
-            return False
+        documents, mode = read_documents(data), read_mode(data)
         assert found is not None, "what is not there holds no documents"
         self._map = found
         self._default_mode(mode)

@@ -192,6 +192,33 @@ async def test_an_upgrade_of_the_chart_during_a_round_is_no_failure(
     assert server.objects[removed] == before
 
 
+async def test_a_config_map_that_goes_during_a_round_is_reported_once(
+    server: Server, kept: Kept
+) -> None:
+    """Each object that differs reads the ConfigMap before its write, all at the same time."""
+    others = [kept.path(kind) for kind in PATHS if kind != MUTATING]
+    async with kept.keeping():
+        await kept.settle()
+        is_gone = False
+
+        def remove(method: str, path: str, is_dry: bool) -> None:
+            nonlocal is_gone
+            if path in others and not is_gone:
+                is_gone = True
+                del server.objects[kept.map_path]
+                for each in others:
+                    server.objects[each]["metadata"]["labels"] = {}
+
+        server.before = remove
+
+        async def is_restored() -> bool:
+            found = [server.objects[each]["metadata"]["labels"] for each in others]
+            return is_gone and all(found) and kept.map_path in server.objects
+
+        await until(is_restored)
+    assert kept.guarded.restores["ConfigMap"] == 1
+
+
 # --- a slow API server ---
 
 
