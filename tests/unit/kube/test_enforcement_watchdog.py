@@ -19,7 +19,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.kube import enforcement_reports
 from app.kube.enforcement_spec import BINDING, PATHS, Object
 from app.kube.enforcement_timing import TRIES
-from tests.support.enforcement_fixture import MUTATING, QUICK, VALIDATING, Kept, until
+from tests.support.enforcement_fixture import MUTATING, POLICY, QUICK, VALIDATING, Kept, until
 
 FAILURE = "cannot be kept in force"
 
@@ -38,6 +38,7 @@ class Server:
         """Time of a write, by path. The API server stores it though the client has given up."""
         self.stuck: set[str] = set()
         """Paths of writes that get no answer."""
+        self.reads: list[str] = []
         self.writes: list[str] = []
 
     async def request(
@@ -52,7 +53,9 @@ class Server:
     ) -> bytes:
         await asyncio.sleep(0)
         options = dict(query)
-        if method != "GET":
+        if method == "GET":
+            self.reads.append(path)
+        else:
             self.writes.append(path)
             if path in self.stuck:
                 await asyncio.Event().wait()
@@ -190,6 +193,48 @@ async def test_an_upgrade_of_the_chart_during_a_round_is_no_failure(
             await until(is_upgraded)
     assert not [each for each in caplog.records if each.msg == FAILURE]
     assert server.objects[removed] == before
+
+
+@pytest.mark.parametrize("requests", range(18))
+async def test_an_upgrade_at_any_moment_of_the_writes_ends_as_the_chart_says(
+    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture, requests: int
+) -> None:
+    """It changes one object, deletes one, and deletes another one together with its document."""
+    changed, deleted, removed = kept.path(VALIDATING), kept.path(POLICY), kept.path(BINDING)
+
+    async with kept.keeping(pace=replace(QUICK, sweep=0.05)):
+        await kept.settle()
+        kept.documents[1]["metadata"]["labels"]["version"] = "2"
+        kept.documents[2]["metadata"]["labels"]["version"] = "2"
+        upgraded = copy.deepcopy(server.objects[kept.map_path])
+        upgraded["data"] = kept.data() | {"policies": kept.data()["policies"].partition("---")[0]}
+        left = requests
+
+        def upgrade(method: str, path: str, is_dry: bool) -> None:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                server.objects[kept.map_path] = upgraded
+                del server.objects[deleted], server.objects[removed]
+
+        for kind in PATHS:  # all objects are then written at the same time
+            server.objects[kept.path(kind)]["metadata"]["labels"] = {}
+        server.before = upgrade
+
+        async def is_upgraded() -> bool:
+            found = [server.objects.get(each) for each in (changed, deleted)]
+            return all(each and each["metadata"]["labels"].get("version") for each in found)
+
+        await until(is_upgraded)
+        reads = server.reads.count(kept.map_path)
+
+        async def is_swept() -> bool:
+            return server.reads.count(kept.map_path) > reads + 3
+
+        await until(is_swept)
+        assert removed not in server.objects
+        assert server.objects[kept.path(MUTATING)]["metadata"]["labels"]
+    assert FAILURE not in [each.msg for each in caplog.records]
 
 
 async def test_a_config_map_that_goes_during_a_round_is_reported_once(
@@ -364,7 +409,7 @@ async def test_a_failure_that_lasts_is_logged_with_its_current_reason(
     assert vars(warning)["failing"] == {f"{MUTATING} {kept.name}": "reason 1"}
 
 
-# --- who is blamed ---
+# --- reports ---
 
 
 def weaken(server: Server, kept: Kept) -> None:
