@@ -19,6 +19,9 @@ log = logging.getLogger("fairgate.kube")
 LOG_SECONDS = 60.0
 """Interval in which a failure that lasts is logged again, with its current reason."""
 
+DELETED = "deleted"
+"""The difference of an object that does not exist."""
+
 LONGEST_TOLD = 300
 """Maximum length in characters of the differences in an audit entry."""
 
@@ -71,6 +74,12 @@ class EnforcementReports:
         self._then()
         told = f"{ref}: {', '.join(what)}"
         self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
+
+    def removed(self, what: str) -> None:
+        """Log that a deleted object is not restored."""
+        log.warning(
+            "a deleted object is not restored: Fairgate is uninstalled", extra={"what": what}
+        )
 
     async def emit(self) -> bool:
         """Emit the events about restores. Return whether there were any."""

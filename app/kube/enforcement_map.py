@@ -1,0 +1,110 @@
+"""The ConfigMap `fairgate-enforcement`: the documents of the enforcement objects, and the mode.
+
+It belongs to the chart. Its last contents are restored if somebody deletes or damages it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from app.core.errors import ClusterError, InvalidInput
+from app.core.policy import Mode
+from app.kube.enforcement_apply import Restorer
+from app.kube.enforcement_reports import DELETED, EnforcementReports
+from app.kube.enforcement_spec import (
+    CONFIG_MAP,
+    Object,
+    Ref,
+    identity,
+    read_documents,
+    read_mode,
+)
+
+Documents = dict[Ref, Object]
+
+
+class EnforcementMap:
+    """Reads and restores the ConfigMap."""
+
+    def __init__(
+        self,
+        restorer: Restorer,
+        reports: EnforcementReports,
+        namespace: str,
+        *,
+        observing: Callable[[], bool],
+        default_mode: Callable[[Mode], None],
+        on_change: Callable[[Documents], None],
+    ) -> None:
+        """`observing`: whether the mode is Observe. `default_mode`: called with the mode as read.
+
+        `on_change`: called with the former documents when there are others.
+        """
+        self._restorer = restorer
+        self._reports = reports
+        self.collection = f"/api/v1/namespaces/{namespace}/configmaps"
+        """The API path of the ConfigMaps of the namespace."""
+        self._observing = observing
+        self._default_mode = default_mode
+        self._on_change = on_change
+        self._found: Object | None = None
+        self._restoring = asyncio.Lock()
+        self.documents: Documents = {}
+        """The documents as last read. A change replaces the whole dict."""
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether it was read once."""
+        return self._found is not None
+
+    async def read(self) -> bool:
+        """Read the ConfigMap. Return whether it changed. A missing ConfigMap is restored.
+
+        Raises ClusterError, also if it is missing or invalid and its contents were never read.
+        """
+        path = f"{self.collection}/{CONFIG_MAP}"
+        with contextlib.suppress(InvalidInput):
+            return self._accept(await self._restorer.live(path))
+        async with self._restoring:  # the other objects of a round find the same
+            found = await self._restorer.live(path)
+            try:
+                return self._accept(found)
+            except InvalidInput as error:
+                await self._restore(path, found, str(error))
+                return False
+
+    def _accept(self, found: Object | None) -> bool:
+        """Enforce the contents of the ConfigMap. Return whether they changed.
+
+        Raises InvalidInput if it is missing or invalid.
+        """
+        data = found.get("data") if found is not None else None
+        if found is not None and self._found is not None and data == self._found["data"]:
+            self._found = found
+            return False
+        documents, mode = read_documents(data), read_mode(data)
+        assert found is not None, "what is not there holds no documents"
+        self._found = found
+        self._default_mode(mode)
+        before, self.documents = self.documents, documents
+        self._on_change(before)
+        return True
+
+    async def _restore(self, path: str, found: Object | None, why: str) -> None:
+        """Restore a missing or invalid ConfigMap, if its contents are known."""
+        if self._found is None:
+            raise ClusterError(f"{why} Nothing is kept in force until then.")
+        if found is None and self._observing():
+            return
+        wanted = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": identity(self._found),
+            "data": self._found["data"],
+        }
+        if await self._restorer.put_back(path, found, wanted) is None:
+            self._reports.removed(f"ConfigMap {CONFIG_MAP}")
+            return
+        self._reports.restored(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
