@@ -322,7 +322,7 @@ class Leading:
             EPOCH.set(epoch)
             return
         shown = (PENDING, OLDEST, USED, SHARE, CAPACITY, POOL_USED, FRAGMENTATION)
-        for gauge in (*shown, SILENT, STALLED, UNOWNED):
+        for gauge in (*shown, SILENT, STALLED, UNOWNED, RECLAIM_BLOCKED, STALE_PODS):
             gauge.clear()
         DRIFT.set(0)
         STRAYS.set(0)

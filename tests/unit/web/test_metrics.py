@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from app.core.explain.backlog_stats import BacklogStats
 from app.core.explain.views import ClusterView, PoolView, TenantView
 from app.core.model import Millis, PoolName, ReleaseOutcome, Resource, TenantName
+from app.core.scheduling.blocked_evictions import BlockedReclaim
 from app.web.metrics import CERTIFICATE_EXPIRY, REGISTRY, Leading
 
 GPU = Resource("nvidia.com/gpu")
@@ -86,6 +88,38 @@ def test_only_a_leader_shows_shares(leading: Leading) -> None:
     leading.leading(None)
     assert (sample("fairgate_leader"), sample("fairgate_leader_epoch")) == (0, 7)
     assert used("a") is None
+
+
+def test_a_replica_that_leads_no_more_shows_no_gauge_of_a_tenant_or_pool(leading: Leading) -> None:
+    """The alert `FairgateBudgetBlocksReclaim` must end when another replica leads."""
+    blocked = replace(tenant(1, pending=1), blocked=BlockedReclaim(2, (), (), ()))
+    known = view(a=blocked)
+    leading.shares(known)
+    leading.pressing(known, {TenantName("a"): BacklogStats({H100: 1}, Millis(0))}, {H100: 0.5})
+    leading.stale_pods({(TenantName("a"), "idle"): 1})
+    assert sample("fairgate_reclaim_blocked_pods", tenant="a") == 2
+
+    leading.leading(None)
+
+    shown = {
+        each.name
+        for family in REGISTRY.collect()
+        if family.type == "gauge"
+        for each in family.samples
+        if each.labels.keys() & {"tenant", "pool"}
+    }
+    assert shown == set()
+
+
+def test_a_refusal_of_a_node_is_counted_by_pool_and_reason(leading: Leading) -> None:
+    def counted() -> float:
+        labels = {"pool": "h100", "reason": "OutOfcpu"}
+        return sample("fairgate_node_refusals_total", **labels) or 0
+
+    before = counted()
+    leading.node_refused(H100, "OutOfcpu")
+
+    assert counted() == before + 1
 
 
 def test_equality_is_told_of_those_who_wait_at_the_top(leading: Leading) -> None:
