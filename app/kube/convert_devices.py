@@ -6,15 +6,17 @@ A reader raises InvalidInput for an invalid object. The only state is a cache of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from app.core import events, model
 from app.core.errors import InvalidInput
 from app.core.podspec import devices, resource_claims
+from app.core.podspec.constraints import Toleration
 from app.core.quantities import amount
 from app.k8s_types import device_objects as objects
 from app.k8s_types.scheduling import NodeTerms
 from app.kube.convert_constraints import read_node_terms, read_taints, read_tolerations
-from app.kube.interning import Shared, name
+from app.kube.interning import Shared, name, size_of
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that kube-scheduler made for extended resources of a pod (KEP-5004). The
@@ -22,6 +24,12 @@ policy `fairgate-claims` lets only Kubernetes write it."""
 
 COUNTER = "counter"
 """Counters are whole numbers or bytes, rounded up."""
+
+LARGEST_CONDITIONS = 64 * 1024
+"""Limit of the size of the selectors and tolerations of a claim in bytes. Users write them, and
+each process stores them. A claim with larger ones may get any device."""
+
+TOLERATE_ALL = (Toleration(operator="Exists"),)
 
 KINDS = ("int", "bool", "string", "version")
 
@@ -34,12 +42,13 @@ def read_claim(claim: objects.ResourceClaimObject, at: model.Millis) -> events.C
     owners = [each for each in meta.owner_references or () if each.controller]
     pods = [each.uid for each in owners if each.kind == "Pod"]
     allocation = claim.status.allocation
+    requests = tuple(_alternatives(each) for each in claim.spec.devices.requests or ())
     return events.ClaimObserved(
         at,
         resource_claims.ResourceClaim(
             meta.namespace,
             meta.name,
-            tuple(_alternatives(each) for each in claim.spec.devices.requests or ()),
+            requests if _size(requests) <= LARGEST_CONDITIONS else _without_conditions(requests),
             model.Uid(pods[0]) if pods else None,
             any(each.kind == "PodGroup" for each in owners),
             uid=model.Uid(meta.uid),
@@ -78,6 +87,22 @@ def _alternatives(request: objects.DeviceRequest) -> resource_claims.Alternative
             ask.admin_access,
         )
         for ask in asks
+    )
+
+
+def _size(requests: Iterable[resource_claims.Alternatives]) -> int:
+    """Return the approximate size in bytes of the selectors and tolerations of a claim."""
+    asks = [ask for alternatives in requests for ask in alternatives]
+    return sum(size_of(ask.selectors) + size_of(ask.tolerations) for ask in asks)
+
+
+def _without_conditions(
+    requests: Iterable[resource_claims.Alternatives],
+) -> tuple[resource_claims.Alternatives, ...]:
+    """Return requests that any device matches."""
+    return tuple(
+        tuple(replace(ask, selectors=(), tolerations=TOLERATE_ALL) for ask in alternatives)
+        for alternatives in requests
     )
 
 

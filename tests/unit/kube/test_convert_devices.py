@@ -82,6 +82,43 @@ def test_a_request_has_its_selectors_and_tolerations() -> None:
     assert ask.tolerations == (Toleration("sick", "Exists"),)
 
 
+def conditions(selector: str, selectors: int, tolerations: int) -> dict[str, Any]:
+    """Return a request of 8 alternatives with so many selectors and tolerations each."""
+    asks = [
+        {
+            "name": f"a{number}",
+            "deviceClassName": "g",
+            "count": number,
+            "selectors": [{"cel": {"expression": selector}}] * selectors,
+            "tolerations": [
+                {"key": f"{i}{'k' * 100}", "value": "v" * 60} for i in range(tolerations)
+            ],
+        }
+        for number in range(1, 9)
+    ]
+    return {"name": "r", "firstAvailable": asks}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [conditions("device.driver == 'x'" + " " * 9_000, 1, 0), conditions("true", 1, 16)],
+    ids=["selectors", "tolerations"],
+)
+def test_a_claim_with_too_many_conditions_may_get_any_device(request_: dict[str, Any]) -> None:
+    """Otherwise a user could fill the memory of every process: an object has up to 1.5 MB."""
+    [asks] = read_claim(request_).requests
+    assert [ask.count for ask in asks] == [*range(1, 9)]
+    assert {ask.selectors for ask in asks} == {()}
+    assert {ask.tolerations for ask in asks} == {(Toleration(operator="Exists"),)}
+
+
+def test_a_claim_with_many_conditions_keeps_them() -> None:
+    selector = "device.attributes['gpu.example.com'].type == 'gpu'"
+    [asks] = read_claim(conditions(selector, 8, 4)).requests
+    assert {ask.selectors for ask in asks} == {(selector,) * 8}
+    assert {len(ask.tolerations) for ask in asks} == {4}
+
+
 def test_the_devices_of_a_claim_are_read_with_the_request_that_got_them() -> None:
     document = {
         "metadata": {"name": "c", "namespace": "n"},
