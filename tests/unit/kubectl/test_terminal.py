@@ -151,8 +151,8 @@ def test_a_watch_outlives_an_api_that_is_busy(rest: Rest) -> None:
     assert seen.count('"t4"') == 1
 
 
-def in_terminal(columns: int, *words: str, **more: str) -> str:
-    """Run in a terminal of this width; return the output."""
+def in_terminal(columns: int, *words: str, code: int = 0, **more: str) -> str:
+    """Run in a terminal of this width; return the output. `code`: the expected exit code."""
     ours, theirs = pty.openpty()
     pty_size(theirs, columns)
     process = subprocess.Popen(
@@ -171,7 +171,7 @@ def in_terminal(columns: int, *words: str, **more: str) -> str:
     except OSError:  # the other end is closed
         pass
     os.close(ours)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=60) == code
     return shown.decode().replace("\r\n", "\n")
 
 
@@ -191,6 +191,19 @@ def test_a_terminal_gets_colour_and_lines_as_wide_as_it_is(rest: Rest) -> None:
     for part in ("3/41", "16 gpu", "12-20 min", "Left out: FOR;"):
         assert part in plain
     assert "\x1b[" not in in_terminal(80, "queue", "--server", rest.url, TERM="dumb")
+
+
+def test_a_watch_crops_lines_that_are_wider_than_the_terminal(rest: Rest) -> None:
+    """A line that continued on the next one would stay there after the next answer."""
+    path = "GET /tenants/team-a/queue"
+    rest.refuse(path, 403, "No more.")  # ends the watch
+    rest.answers[path] = [answers.queue(), rest.answers[path]]
+    words = ("queue", "team-a", "--watch", "-o", "wide", "--server", rest.url)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal(40, *words, code=1))
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "\n", shown).splitlines()
+    rows = [line for line in lines if line.strip()]
+    assert max(map(len, rows)) <= 40
+    assert {row.split()[0] for row in rows} == {"USER", "alice@example.com", "bob"}
 
 
 def test_kubectl_completes_commands_tenants_and_options(rest: Rest) -> None:
