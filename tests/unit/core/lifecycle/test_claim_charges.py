@@ -47,6 +47,8 @@ from app.core.podspec.resource_claims import (
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.core.well_known import GATE
 from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.device_slices import DRIVER, published
+from tests.support.device_slices import gpus as device_gpus
 
 GPU = Resource("nvidia.com/gpu")
 AMD = Resource("amd.com/gpu")
@@ -452,6 +454,38 @@ def test_a_pod_that_waits_for_an_allocated_claim_without_users_expects_its_most(
     bench.put(some_or_one("c", 7, allocated=1), claim("rest", gpus(4)))
     assert bench.see(pod("other", "rest"), pod("q", "c")) == ["other"]
     assert bench.rule("q") is Rule.CAPACITY
+
+
+def on_node(count: int) -> ev.SliceObserved:
+    """Return the slice of node n with so many devices."""
+    return ev.SliceObserved(AT, published("n", *device_gpus(count), generation=count))
+
+
+def test_a_claim_for_all_devices_counts_as_those_of_the_largest_node() -> None:
+    bench = Bench()
+    bench.hear(on_node(4))
+    bench.put(claim("c", gpus(None)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    assert bench.used == {GPU: 4}
+    bench.hear(on_node(7))
+    assert bench.used == {GPU: 7}
+
+
+def test_an_allocated_claim_for_all_devices_may_get_those_of_a_node_that_grew() -> None:
+    bench = Bench()
+    bench.hear(on_node(4))
+    every = claim("c", (DeviceAsk("gpu.nvidia.com", None, "r"),))
+    bench.put(every)
+    bench.see(pod("p", "c"))
+    bench.hear(*_seen(bench, replace(bench.pods[Uid("a/p")], node=NodeName("n"))))
+    got = tuple(AllocatedDevice("r", DeviceId(DRIVER, "n", f"gpu-{i}")) for i in range(4))
+    bench.put(replace(every, allocated=got))
+    assert bench.see(pod("q", "c")) == ["q"]
+    assert bench.used == {GPU: 4}
+    bench.hear(on_node(7))
+    assert bench.used == {GPU: 7}, "the scheduler may allocate the claim again for q"
+    bench.hear(*_seen(bench, replace(bench.pods[Uid("a/q")], node=NodeName("n"))))
+    assert bench.used == {GPU: 4}
 
 
 # --- claims that change ---
