@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from app.core import events as ev
 from app.core.model import Uid
@@ -25,6 +25,19 @@ UNFOCUSED = """() => [...document.querySelectorAll("a, button, input, summary, t
     })
     .map((each) => each.outerHTML.slice(0, 80))"""
 """Controls that cannot have the focus, or show no ring."""
+
+DUPLICATE_KEYS = """() => {
+    const found = [];
+    const walk = (node) => {
+        const children = (node?.__k ?? []).filter(Boolean);
+        const keys = children.map((each) => each.key).filter((key) => key != null);
+        found.push(...keys.filter((key, place) => keys.indexOf(key) !== place));
+        children.forEach(walk);
+    };
+    walk(document.getElementById("app").__k);
+    return found;
+}"""
+"""Keys of Preact that two neighbours share, so that it may confuse them. `__k`: the children."""
 
 SORTED = {
     "tenants": [
@@ -206,6 +219,20 @@ def test_the_drawer_shows_the_answer_of_the_api(opens: Opens, place: Served) -> 
         assert amount.replace("nvidia.com/gpu", "GPUs") in text
     dialog.get_by_role("link", name=f"What is {told['rule']}?").click()
     expect(page.locator("[aria-current=true] dt")).to_have_text(told["rule"])
+
+
+def test_no_two_entries_of_a_list_have_the_same_key(opens: Opens, place: Served) -> None:
+    def repeat(route: Route) -> None:
+        """Answer as if two users of the same tenant go first: both are `another user`."""
+        answer = route.fetch()
+        told = answer.json()
+        route.fulfill(response=answer, json=told | {"ahead": told["ahead"] * 2})
+
+    page = live(opens, place)
+    page.route("**/v1/workloads/**", repeat)
+    go(page, "pods/language/wait-0")
+    expect(page.get_by_role("dialog").get_by_role("listitem").first).to_be_visible()
+    assert page.evaluate(DUPLICATE_KEYS) == []
 
 
 def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) -> None:

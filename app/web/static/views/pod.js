@@ -69,7 +69,7 @@ function Fact({ name, term, children }) {
 function Ahead({ pod }) {
   if (!pod.ahead.length) return null;
   return html`<h3><${Term} name="competitor">Who goes first<//></h3>
-    <ul>${pod.ahead.map((each) => html`<li key=${each.tenant}>${visible(each.reason)}</li>`)}</ul>
+    <ul>${pod.ahead.map((each, place) => html`<li key=${place}>${visible(each.reason)}</li>`)}</ul>
     <p class="note">Each is compared with ${visible(pod.ahead[0].own)}, by use of <${Term} name="guarantee">guarantees<//> and by <${Term} name="score">score<//>.</p>`;
 }
 
