@@ -12,7 +12,7 @@ from app.core.model import TenantName, UserName
 from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live
-from tests.fakes.fake_api_cluster import ApiCluster, Served, busy, served, tenant
+from tests.fakes.fake_api_cluster import ApiCluster, Served, busy, held, served, tenant
 
 MAY_WEIGH = {("update", "tenants/users"), ("update", "tenants"), ("create", "simulations")}
 
@@ -124,11 +124,11 @@ def test_a_weight_is_set_only_after_the_confirmation(
 
 
 @pytest.mark.parametrize("button", ["Preview", "Apply"])
-def test_without_the_right_the_answer_names_it_and_no_weight_changes(
+def test_if_the_right_is_lost_the_answer_names_it_and_no_weight_changes(
     opens: Opens, town: ApiCluster, place: Served, button: str
 ) -> None:
-    town.rights.granted -= MAY_WEIGH
     page = weigh(opens, place)
+    town.rights.granted -= MAY_WEIGH
     before = weights(town)
     answer(page, accepts=True)
     page.get_by_role("button", name=button).click()
@@ -137,6 +137,33 @@ def test_without_the_right_the_answer_names_it_and_no_weight_changes(
     expect(page.get_by_role("spinbutton", name="bob@example.com")).to_have_value("9")
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()
     assert weights(town) == before
+
+
+def test_without_the_right_weights_are_read_only_and_the_right_is_named(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    town.rights.granted -= MAY_WEIGH
+    before = weights(town)
+    page = live(opens, place, "tenants/vision")
+    refused = "You cannot set weights of users: alice@example.com may not update tenants/users"
+    expect(page.get_by_text(refused)).to_be_visible()
+    fields = page.get_by_role("spinbutton")
+    expect(fields.first).to_be_visible()
+    for field in fields.all():
+        expect(field).to_be_disabled()
+    expect(page.get_by_text("A preview changes nothing")).to_have_count(0)
+    assert weights(town) == before
+
+
+def test_with_the_right_on_users_only_weights_of_child_tenants_are_read_only(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    town.rights.granted -= {("update", "tenants")}
+    place.deliver(held("one", "research", "alice@example.com"))
+    page = live(opens, place, "tenants/research")
+    expect(page.get_by_text("You cannot set weights of child tenants")).to_be_visible()
+    expect(page.get_by_role("spinbutton", name="language")).to_be_disabled()
+    expect(page.get_by_role("spinbutton", name="alice@example.com")).to_be_enabled()
 
 
 def test_a_weight_of_a_child_tenant_that_fails_says_which_ones_are_set(

@@ -4,7 +4,7 @@ import { amounts, count, inPools, lasting, percent, visible } from "../format.js
 import { Cell, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
-import { html, useState } from "../vendor/htm/preact-standalone.js";
+import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 
 const AGAIN = 10;
 const STEP = 50;
@@ -65,17 +65,36 @@ export function Tenant({ name, state: sent, hello, query, ask }) {
   `;
 }
 
+function weightPath(row, member) {
+  return member.isUser
+    ? `/v1/tenants/${encodeURIComponent(row.name)}/users/${encodeURIComponent(member.name)}/weight`
+    : `/v1/tenants/${encodeURIComponent(member.name)}/weight`;
+}
+
+/** Why the caller may not set the weight of a user or child, by a trial that changes nothing. */
+function useRefusal(ask, row, member) {
+  const [why, setWhy] = useState("");
+  useEffect(() => {
+    if (!member) return undefined;
+    const stopping = new AbortController();
+    const options = { method: "PUT", body: { weight: member.of.weight }, signal: stopping.signal };
+    ask(`${weightPath(row, member)}?dryRun=true`, options).catch((error) => error.status === 403 && setWhy(error.message));
+    return () => stopping.abort();
+  }, [row.name, !member]);
+  return why;
+}
+
 /** Changes weights of the users and children: preview, waits, then apply with the caller's rights. */
 function Weights({ row, ask }) {
   const [changes, setChanges] = useState({});
   const [preview, setPreview] = useState(null);
   const [isBusy, setBusy] = useState(false);
+  // The right is the same for all users, and for all children.
+  const ofUsers = useRefusal(ask, row, row.users[0]);
+  const ofChildren = useRefusal(ask, row, row.children[0]);
   const members = [...row.users, ...row.children];
   if (!members.length) return null;
-  const pathOf = (member) =>
-    member.isUser
-      ? `/v1/tenants/${encodeURIComponent(row.name)}/users/${encodeURIComponent(member.name)}/weight`
-      : `/v1/tenants/${encodeURIComponent(member.name)}/weight`;
+  const whyNot = (member) => (member.isUser ? ofUsers : ofChildren);
   const changed = members.filter((member) => changes[member.key] && changes[member.key] !== member.of.weight);
   const attempt = async (work) => {
     setBusy(true);
@@ -87,7 +106,7 @@ function Weights({ row, ask }) {
     setBusy(false);
   };
   const put = (member, query) =>
-    ask(`${pathOf(member)}${query}`, { method: "PUT", body: { weight: changes[member.key] } });
+    ask(`${weightPath(row, member)}${query}`, { method: "PUT", body: { weight: changes[member.key] } });
   const simulate = () =>
     attempt(async () => {
       const shares = [];
@@ -120,11 +139,13 @@ function Weights({ row, ask }) {
   };
   return html`<section class="card" aria-labelledby="weights-title">
     <h2 id="weights-title">Weights</h2>
-    <p class="note">Try weights first. A preview changes nothing. You need the right to update tenants/users, or tenants of the parent.</p>
+    ${members.every(whyNot) ? null : html`<p class="note">Try weights first. A preview changes nothing.</p>`}
+    ${ofUsers ? html`<p class="note">You cannot set weights of users: ${visible(ofUsers)}</p>` : null}
+    ${ofChildren ? html`<p class="note">You cannot set weights of child tenants: ${visible(ofChildren)}</p>` : null}
     <form onSubmit=${(event) => { event.preventDefault(); simulate(); }}>
       <${More} items=${members} step=${STEP} noun="weights">${(shown) => html`<ul class="weights">
         ${shown.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
-          <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
+          <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} disabled=${Boolean(whyNot(member))} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
       </ul>`}<//>
       <button type="submit" class="primary" disabled=${!changed.length || isBusy}>${isBusy ? "Working …" : "Preview"}</button>
       <button type="button" disabled=${!changed.length || isBusy} onClick=${apply}>Apply</button>
