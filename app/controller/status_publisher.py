@@ -1,6 +1,8 @@
 """Publishes the status of Tenants and Pools, and the metrics of shares.
 
-It reads the engine's view at most once a second, and writes only changed statuses.
+It reads the engine's view at most once a second, and writes only changed statuses. If only amounts
+have changed, it writes every ten seconds at most: otherwise these writes would cost the API server
+of a busy cluster more than the releases.
 """
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from app.controller.background import periodic
 from app.controller.status_conditions import ObjectStatus, pool_status, tenant_status
@@ -21,8 +25,17 @@ from app.ports.cluster import StatusWriter
 from app.ports.metrics import LeaderMetrics
 
 PERIOD_SECONDS = 1.0
+AMOUNTS_PERIODS = 10
+"""Least number of periods between two writes of an object, if only amounts change."""
 
 log = logging.getLogger("fairgate.control")
+
+
+class _Published(NamedTuple):
+    """The last written status of an object. `period` counts when it was written."""
+
+    status: ObjectStatus
+    period: int
 
 
 class Publisher:
@@ -41,7 +54,8 @@ class Publisher:
         self._meters = meters
         self._leads = leads
         self._clock = clock
-        self._published: dict[tuple[str, str], ObjectStatus] = {}
+        self._published: dict[tuple[str, str], _Published] = {}
+        self._period = 0
         self._turned: dict[tuple[str, str, str], Millis] = {}
         self._patience = ServerBackoff()
 
@@ -59,7 +73,15 @@ class Publisher:
         for key in self._published.keys() - statuses.keys():
             del self._published[key]
         self._turned = {k: at for k, at in self._turned.items() if k[:2] in statuses}
-        await self._publish({k: s for k, s in statuses.items() if self._published.get(k) != s})
+        self._period += 1
+        await self._publish({k: s for k, s in statuses.items() if self._is_due(k, s)})
+
+    def _is_due(self, key: tuple[str, str], status: ObjectStatus) -> bool:
+        before = self._published.get(key)
+        if before is None or before.status == status:
+            return before is None
+        has_only_new_amounts = replace(before.status, fields=status.fields) == status
+        return not has_only_new_amounts or self._period - before.period >= AMOUNTS_PERIODS
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
         """Write statuses. Stop at the first failure and wait for the retry delay."""
@@ -76,7 +98,7 @@ class Publisher:
                 await asyncio.sleep(wait)
                 return
             self._patience.fulfilled()
-            self._published[key] = status
+            self._published[key] = _Published(status, self._period)
 
     def _statuses(
         self, view: ClusterView, fragmentation: Mapping[PoolName, float]
@@ -95,7 +117,8 @@ class Publisher:
 
     def _stamped(self, key: tuple[str, str], status: ObjectStatus) -> dict[str, object]:
         """Return the status with its conditions in the form of the API conventions."""
-        before = self._published.get(key)
+        published = self._published.get(key)
+        before = published.status if published else None
         same = before is not None and before.uid == status.uid
         held = {each.kind: each.holds for each in before.conditions} if before and same else {}
         observed = {"observedGeneration": status.generation}

@@ -6,7 +6,9 @@ from dataclasses import replace as changed
 
 import pytest
 
+from app.controller import status_publisher
 from app.controller.engine_loop import TICK_SECONDS
+from app.controller.status_publisher import AMOUNTS_PERIODS
 from app.controller.store_writer import MOST_DUE
 from app.core import events as ev
 from app.core.audit_entry import EntryType
@@ -30,6 +32,11 @@ from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_evictor import FreePod
 from tests.fakes.fake_store import FakeStore, Memory
 from tests.support.controller_rig import GPU, NODE, Rig, running, until
+
+
+@pytest.fixture(autouse=True)
+def short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_publisher, "PERIOD_SECONDS", 0.02)
 
 
 async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
@@ -289,6 +296,32 @@ async def test_a_status_that_says_the_same_is_not_written_again() -> None:
         rig.now = Millis(rig.now + 60_000)  # the history grows, by less than 0.01
         await until(lambda: len(rig.meters.views) > seen + 2)
         assert rig.written.writes == writes
+
+
+async def test_new_amounts_are_written_only_after_several_periods() -> None:
+    async with running(Rig(), gpus=0) as rig:
+        await rig.hear(guaranteed("t", "a", 0))
+        rig.lead.free.set()
+        await until(lambda: ("tenants", "t") in rig.written.statuses)
+        writes = rig.written.writes
+        for number in range(2 * AMOUNTS_PERIODS):
+            seen = len(rig.meters.views)
+            await rig.create(held_pod(f"p{number}", "a"))
+            await until(lambda seen=seen: len(rig.meters.views) > seen)  # type: ignore[misc]
+        assert 1 <= rig.written.writes - writes <= 3
+        await until(lambda: rig.written.statuses["tenants", "t"]["pending"] == 2 * AMOUNTS_PERIODS)
+
+
+async def test_a_changed_condition_is_written_at_once() -> None:
+    async with running(Rig(), gpus=0) as rig:
+        await rig.hear(guaranteed("t", "a", 0))
+        rig.lead.free.set()
+        await until(lambda: ("tenants", "t") in rig.written.statuses)
+        tenant = Tenant(TenantName("t"), Millis(0), namespaces=("a",), paused=True)
+        await rig.hear(ev.TenantObserved(Millis(0), tenant))
+        seen = len(rig.meters.views)
+        await until(lambda: len(rig.meters.views) > seen + 1)
+        assert "Paused" in str(rig.written.statuses["tenants", "t"]["conditions"])
 
 
 async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> None:
