@@ -1,7 +1,7 @@
-"""Row 32: a pod that is released for one resource claim, and then given another claim.
+"""Row 32: a pod that is released for one resource claim, and then given another claim, or more.
 
 The devices are real for the API server and the scheduler: each node has a ResourceSlice with eight
-GPUs and a network device. The tenant may have no GPU.
+GPUs and network devices. The tenant may have no GPU, or eight.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pytest
 
@@ -29,6 +30,7 @@ ROOT = f"/apis/{API}"
 DRIVER = "row32.example.com"
 CARD, NIC = "card.row32.example.com", "nic.row32.example.com"
 NODES = [f"gpu-node-{number}" for number in range(4)]
+HOSTNAME = "kubernetes.io/hostname"
 ROW = 32
 LAYERED = only("everything", "policies", "webhook")
 
@@ -50,8 +52,8 @@ def devices(ground: Ground) -> None:
         made = {**about, "spec": spec}
         ground.admin.refused("POST", f"{ROOT}/deviceclasses", made)
     for node in NODES:
-        found = [device(f"gpu-{number}", "gpu") for number in range(8)]
-        found += [device(f"nic-{number}", "nic") for number in range(64)]
+        found = [device(f"gpu-{number}", "gpu", node) for number in range(8)]
+        found += [device(f"nic-{number}", "nic", node) for number in range(64)]
         spec = {
             "driver": DRIVER,
             "nodeName": node,
@@ -62,8 +64,8 @@ def devices(ground: Ground) -> None:
         ground.admin.refused("POST", f"{ROOT}/resourceslices", {**kind, "spec": spec})
 
 
-def device(name: str, kind: str) -> Object:
-    return {"name": name, "attributes": {"kind": {"string": kind}}}
+def device(name: str, kind: str, node: str) -> Object:
+    return {"name": name, "attributes": {"kind": {"string": kind}, "node": {"string": node}}}
 
 
 def requests(count: int, name: str) -> Object:
@@ -75,6 +77,18 @@ def claim(name: str, count: int = 1, kind: str = NIC, **metadata: object) -> Obj
     meta = {"name": name, **metadata}
     made = {"apiVersion": API, "kind": "ResourceClaim", "metadata": meta}
     return {**made, "spec": requests(count, kind)}
+
+
+def seven_or_one(name: str, node: str) -> Object:
+    """Return a claim for seven GPUs of this node, or else for one GPU of any node."""
+    selector = f"device.attributes['{DRIVER}'].node == '{node}'"
+    seven = {"name": "seven", "deviceClassName": CARD, "count": 7}
+    choices = [
+        {**seven, "selectors": [{"cel": {"expression": selector}}]},
+        {"name": "one", "deviceClassName": CARD, "count": 1},
+    ]
+    made = claim(name)
+    return {**made, "spec": {"devices": {"requests": [{"name": "r", "firstAvailable": choices}]}}}
 
 
 def template(name: str, count: int, kind: str) -> Object:
@@ -109,24 +123,34 @@ class Trap:
 
     def bait(self, name: str = "bait", **source: str) -> None:
         """Create a pod that its affinity keeps unscheduled, and wait until it is released."""
-        term = {
-            "labelSelector": {"matchLabels": {"spring": name}},
-            "topologyKey": "kubernetes.io/hostname",
-        }
-        affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        entry = {"name": "d", **(source or {"resourceClaimName": "c"})}
-        made = body(name, 0, resourceClaims=[entry], affinity=affinity)
-        made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "d"}]}
-        assert self.yard.make(made) is None
+        self.hold(name, **source)
         until(f"{name} is released", lambda: GATE not in gates(self.pod(name)))
         until("it finds no node", lambda: self.unscheduled(name))
+
+    def hold(self, name: str, **source: str) -> None:
+        """Create such a pod."""
+        term = {
+            "labelSelector": {"matchLabels": {"spring": name}},
+            "topologyKey": HOSTNAME,
+        }
+        affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        self.make(name, source or {"resourceClaimName": "c"}, affinity=affinity)
+
+    def make(self, name: str, source: Mapping[str, str], **spec: object) -> None:
+        """Create a pod that uses a claim."""
+        made = body(name, 0, resourceClaims=[{"name": "d", **source}], **spec)
+        made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "d"}]}
+        assert self.yard.make(made) is None
+
+    def is_bound(self, name: str) -> bool:
+        return "nodeName" in self.pod(name)["spec"]
 
     def unscheduled(self, name: str) -> bool:
         found = self.pod(name)["status"].get("conditions", [])
         return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in found)
 
-    def spring(self, *names: str) -> None:
-        """Satisfy the affinity of the named pods and a witness.
+    def spring(self, *names: str, nodes: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Satisfy the affinity of the named pods and a witness, on `nodes` if these name one.
 
         The witness runs after the scheduler has tried these pods.
         """
@@ -135,8 +159,10 @@ class Trap:
         for name in (*(names or ("bait",)), "witness"):
             made = body(f"spring-of-{name}", 0)
             made["metadata"]["labels"] = {"spring": name}
+            if name in nodes:
+                made["spec"]["nodeSelector"] = {HOSTNAME: nodes[name]}
             assert self.ground.mallory.refused("POST", path(self.yard.namespace), made) is None
-        until("the witness runs", lambda: "nodeName" in self.pod("witness")["spec"])
+        until("the witness runs", lambda: self.is_bound("witness"))
 
     def gained(self) -> int:
         """Return the number of GPUs allocated to claims of the namespace."""
@@ -157,14 +183,15 @@ class Trap:
         ]
 
 
-@pytest.fixture
-def trap(ground: Ground, stage: Stage) -> Iterator[Trap]:
+@pytest.fixture(params=[0])
+def trap(ground: Ground, stage: Stage, request: pytest.FixtureRequest) -> Iterator[Trap]:
+    """A trap of a tenant that may have no GPU, or as many as the parameter."""
     place = yard(ground, stage)
     stage.tenant(
         place.namespace,
         "1",
         place.namespace,
-        quotas=[{"pool": "default", "limit": {GPU: 0}}],
+        quotas=[{"pool": "default", "limit": {GPU: request.param}}],
     )
     until("the tenant is seen", lambda: bool(stage.get("tenant", place.namespace).get("status")))
     made = Trap(ground, place)
@@ -416,3 +443,31 @@ def test_32_a_namespace_is_deleted_with_its_claims(
     ground.admin.call("DELETE", at)
     until("it is gone", lambda: ground.admin.refused("GET", at, None) is not None)
     outcomes(ROW, ground.mode, "a namespace deleted with its claims", "D", "it is deleted")
+
+
+@LAYERED
+@pytest.mark.parametrize("trap", [8], indirect=True)
+def test_32_a_claim_that_is_allocated_again_gets_no_devices_beyond_the_limit(
+    ground: Ground, outcomes: Outcomes, trap: Trap
+) -> None:
+    """A first pod gets one GPU of each claim. The scheduler may allocate seven for a second pod."""
+    mallory, home, nodes = ground.mallory, NODES[3], NODES[1:3]
+    for node in nodes:
+        mallory.call("POST", trap.claims, seven_or_one(node, node))
+        trap.make(f"first-{node}", {"resourceClaimName": node}, nodeSelector={HOSTNAME: home})
+        until("the first pod runs", lambda n=node: trap.is_bound(f"first-{n}"))  # type: ignore[misc]
+    assert trap.gained() == 2
+    one, other = (f"second-{node}" for node in nodes)
+    trap.bait(one, resourceClaimName=nodes[0])
+    trap.hold(other, resourceClaimName=nodes[1])
+    until("the other waits", lambda: trap.yard.told(other, "Held", "limit"))
+    for node in nodes:
+        first = f"first-{node}"
+        mallory.call("DELETE", path(trap.yard.namespace, first), {"gracePeriodSeconds": 1})
+        until("it is gone", lambda n=first: not ground.exists(n, trap.yard.namespace))  # type: ignore[misc]
+    trap.spring(one, other, nodes=dict(zip((one, other), nodes, strict=True)))
+    until("one has its seven GPUs", lambda: trap.is_bound(one))
+    assert trap.gained() in (7, 8)
+    assert GATE in gates(trap.pod(other))
+    saw = "the second claim waits: each counts as its largest alternative"
+    outcomes(ROW, ground.mode, "a claim with alternatives, allocated again", "D", saw)
