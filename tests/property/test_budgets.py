@@ -18,11 +18,12 @@ from app.core.quantities import PODS, ManagedResources
 from app.core.scheduling.blocked_evictions import PATIENCE_MS
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 POOL = PoolName("default")
 OWNER, BORROWER = TenantName("owner"), TenantName("borrower")
-CLUSTERS = 150
+CLUSTERS = cases(60, 150)
 AT = Millis(10_000)
 BOUND_MS = 2 * PATIENCE_MS
 """One budget patience, and the same time again for all reclaims together."""

@@ -20,7 +20,7 @@ from tests.property.reference_engine import Branch, Job, Naive, Site, Team
 from tests.support.depth import cases
 
 POOL = "default"
-CLUSTERS = cases(650, 5_200)
+CLUSTERS = cases(260, 5_200)
 NOTICED = cases(60, 1_000)
 ARRIVALS = 20
 """Arrivals per cluster. Each is one case."""
