@@ -19,6 +19,7 @@ from typing import Any
 import fastapi.dependencies.models
 import pytest
 from hypothesis import settings
+from hypothesis.internal.charmap import intervals_from_codec
 
 from app.core.errors import FairgateError, ToolMissing
 from app.devcluster import binaries
@@ -66,6 +67,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A shared cluster that waits for its next test takes a tenth of a core.
     shares = {item.path for item in items if SHARED in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: (place_of(item.nodeid), item.path in shares))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    intervals_from_codec("utf-8")  # it is stored; otherwise each xdist worker spends 4 s on it
 
 
 @pytest.hookimpl(optionalhook=True)
