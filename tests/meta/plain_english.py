@@ -81,16 +81,25 @@ def string_of(statement: ast.AST) -> str | None:
     return None
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all statements below it. Expressions, which are many, are not visited."""
+    yield node
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, name, ()):
+            yield from statements(each)
+
+
 def python_prose(source: str) -> Texts:
     """Yield docstrings, strings below an assignment in a module or class, and comments."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.body[0].lineno if node.body else 1, ast.get_docstring(node) or ""
         if isinstance(node, ast.Module | ast.ClassDef):
             for before, here in zip(node.body, node.body[1:], strict=False):
                 if isinstance(before, ast.Assign | ast.AnnAssign):
                     yield here.lineno, string_of(here) or ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    lines = io.StringIO(source if "#" in source else "")
+    for token in tokenize.generate_tokens(lines.readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
 
