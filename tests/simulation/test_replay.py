@@ -221,7 +221,8 @@ def test_a_mistake_on_the_command_line_is_one_sentence_that_says_what_to_do(
 def test_without_matplotlib_a_picture_is_refused_with_how_to_install_it(
     crowded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInput, match=r"pip install 'fairgate\[plot\]'"):
         run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=tmp_path / "held.png"))
 
