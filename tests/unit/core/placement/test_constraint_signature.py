@@ -16,6 +16,7 @@ from app.core.podspec.constraints import (
     Toleration,
     unborne,
 )
+from tests.support.depth import cases
 from tests.support.placement_bench import near, node
 
 POOL = PoolName("p")
@@ -154,7 +155,7 @@ changes = st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans(), labels
 
 
 @given(st.lists(some_terms, min_size=1, max_size=6), st.lists(changes, max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=cases(100, 300))
 def test_an_answer_kept_is_the_answer_found_anew(
     asked: list[NodeConstraints], script: list[tuple[str, bool, bool, dict[str, str], list[Taint]]]
 ) -> None:
