@@ -95,6 +95,10 @@ class Publisher:
                 wait = self._patience.after(error)
                 facts = {"kind": kind, "object": name, "why": str(error), "seconds": wait}
                 log.warning("status not published; tried again later", extra=facts)
+                if (known := self._published.get(key)) is not None:
+                    # The write may have had an effect, so the status is written again.
+                    unknown = replace(known.status, fields={})
+                    self._published[key] = _Published(unknown, -AMOUNTS_PERIODS)
                 await asyncio.sleep(wait)
                 return
             self._patience.fulfilled()

@@ -54,7 +54,7 @@ class Shared:
 def size_of(value: object) -> int:
     """Return the approximate size in bytes of a value of strings, numbers, tuples and maps."""
     if isinstance(value, str):
-        return 60 + len(value)
+        return 60 + len(value) * (1 if value.isascii() else 4)
     if isinstance(value, Mapping):
         return 250 + sum(100 + size_of(k) + size_of(v) for k, v in value.items())
     if isinstance(value, tuple | frozenset):

@@ -26,6 +26,7 @@ def parse(raw):  # `int` refuses fractions and NaN
     body = line["head"] if set(line) == {"audit", "head"} else line
     names = {"audit", *HASHED, "hash"} if body is line else {*SIGNED, "signature", "publicKey"}
     need(line["audit"] is True and set(body) == names, "the line is neither an entry nor a head")
+    need(all(type(body[n]) is int and body[n] >= 0 for n in ("number", "epoch", "at")), "numbers")
     return body
 
 
@@ -38,8 +39,8 @@ def canonical(body, names):
 
 
 def verify(chain, pinned):
-    start = last = key = cluster = signer = None  # `start`: the pair before the first entry
-    epoch, gaps, known, absent, removed = 0, 0, {}, {0: 0}, [(0, "0" * 64)]
+    start = last = key = cluster = None  # `start`: the pair before the first entry
+    epoch, gaps, known, keys, absent, removed = 0, 0, {}, {}, {0: 0}, [(0, "0" * 64)]
     try:
         for place, raw in enumerate(chain.removesuffix(b"\n").split(b"\n"), 1):
             body = parse(raw)
@@ -48,9 +49,8 @@ def verify(chain, pinned):
                 public.verify(b64decode(body["signature"], validate=True), canonical(body, SIGNED))
                 fits = [(body["epoch"], None), (body["epoch"], body["publicKey"])]
                 need(known.get(pair(body), fits[0]) in fits, "its entry has another epoch or key")
-                need(cluster in (None, body["cluster"]), "the heads are of several clusters")
-                signer = body["publicKey"] if pair(body) == last else signer
-                cluster = body["cluster"]
+                need(body["cluster"] and cluster in (None, body["cluster"]), "several clusters")
+                keys[pair(body)], cluster = body["publicKey"], body["cluster"]
                 absent |= {} if pair(body) in known else {place: body["number"]}
                 continue
             need(sha256(canonical(body, HASHED)).hexdigest() == body["hash"], "the hash is wrong")
@@ -63,11 +63,11 @@ def verify(chain, pinned):
             need(body["epoch"] >= epoch, "the epoch decreases")
             removed += [pair(facts["last"])] if deed == "pruned" else []
             key = facts["publicKey"] if deed == "key" else key
-            start, last, epoch, signer = start or before, pair(body), body["epoch"], None
+            start, last, epoch = start or before, pair(body), body["epoch"]
             known[last] = epoch, key
         need(start in removed, "the first entries are missing")
         need(max(absent.values()) <= start[0], "a head signs no entry before it")
-        need(signer == pinned.decode().strip(), "the pinned key does not sign the last entry")
+        need(keys.get(last) == pinned.decode().strip(), "this key does not sign the last entry")
     except Exception as fault:  # whatever is wrong with a line, the chain does not hold
         raise SystemExit(f"broken: line {place}: {type(fault).__name__} {fault}") from None
     return f"{len(known)} entries hold, with {gaps} gaps"

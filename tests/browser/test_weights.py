@@ -88,7 +88,7 @@ def test_a_preview_shows_shares_and_waits_and_changes_nothing(
     page = weigh(opens, place)
     before = weights(town)
     page.get_by_role("button", name="Preview").click()
-    shares = page.get_by_role("table", name="Fair shares before and after")
+    shares = page.get_by_role("table", name="Shares by weight before and after")
     row = shares.get_by_role("row", name="bob@example.com")
     expect(row.get_by_role("cell")).to_have_count(2)
     now, then = (float(cell.rstrip(" %")) for cell in row.get_by_role("cell").all_inner_texts())

@@ -165,6 +165,8 @@ class Written:
     writes: int = 0
     refusal: ClusterError | None = None
     """Raised once."""
+    lost: ClusterError | None = None
+    """Raised once, after the write."""
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         if self.refusal is not None:
@@ -172,6 +174,9 @@ class Written:
             raise refusal
         self.statuses[kind, name] = status
         self.writes += 1
+        if self.lost is not None:
+            lost, self.lost = self.lost, None
+            raise lost
 
 
 class Listening(EventQueue):

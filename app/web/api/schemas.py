@@ -488,7 +488,7 @@ class PoolWritten(PoolSpecModel):
 
 
 class ShareChange(ResponseModel):
-    """Entitled share of a tenant or user, 0 to 1, if all tenants and users had requests.
+    """Share by weight of a tenant or user, 0 to 1, if all tenants and users had requests.
 
     `before` null: it is new. `after` null: it is deleted.
     """

@@ -13,7 +13,7 @@ from app.controller.store_writer import MOST_DUE
 from app.core import events as ev
 from app.core.audit_entry import EntryType
 from app.core.effects import Dequeue, EventReason
-from app.core.errors import ClusterRefused
+from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -310,6 +310,19 @@ async def test_new_amounts_are_written_only_after_several_periods() -> None:
             await until(lambda seen=seen: len(rig.meters.views) > seen)  # type: ignore[misc]
         assert 1 <= rig.written.writes - writes <= 3
         await until(lambda: rig.written.statuses["tenants", "t"]["pending"] == 2 * AMOUNTS_PERIODS)
+
+
+async def test_a_status_is_written_again_after_a_write_without_an_answer() -> None:
+    async with running(Rig(), gpus=0) as rig:
+        await rig.hear(guaranteed("t", "a", 0))
+        rig.lead.free.set()
+        pending = lambda: rig.written.statuses.get(("tenants", "t"), {}).get("pending")  # noqa: E731
+        await until(lambda: pending() == 0)
+        rig.written.lost = ClusterUnavailable("no answer")
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: pending() == 1)
+        await rig.hear(ev.PodGone(Millis(0), held_pod("p", "a").uid))
+        await until(lambda: pending() == 0)
 
 
 async def test_a_changed_condition_is_written_at_once() -> None:

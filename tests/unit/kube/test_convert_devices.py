@@ -101,8 +101,12 @@ def conditions(selector: str, selectors: int, tolerations: int) -> dict[str, Any
 
 @pytest.mark.parametrize(
     "request_",
-    [conditions("device.driver == 'x'" + " " * 9_000, 1, 0), conditions("true", 1, 16)],
-    ids=["selectors", "tolerations"],
+    [
+        conditions("device.driver == 'x'" + " " * 9_000, 1, 0),
+        conditions("device.driver == '😀'" + " " * 3_000, 1, 0),  # 4 bytes a character
+        conditions("true", 1, 16),
+    ],
+    ids=["selectors", "wide selectors", "tolerations"],
 )
 def test_a_claim_with_too_many_conditions_may_get_any_device(request_: dict[str, Any]) -> None:
     """Otherwise a user could fill the memory of every process: an object has up to 1.5 MB."""

@@ -159,7 +159,7 @@ function Preview({ preview }) {
   if (preview.error) return html`<p class="problem">${visible(preview.error)}</p>`;
   if (preview.done) return html`<p>${preview.done}</p>`;
   return html`
-    <${Compared} name="Fair shares before and after" what="Fair share" rows=${preview.shares.map((share) => [share.user ?? share.tenant, shareText(share.before), shareText(share.after)])} />
+    <${Compared} name="Shares by weight before and after" what="Share by weight" rows=${preview.shares.map((share) => [share.user ?? share.tenant, shareText(share.before), shareText(share.after)])} />
     ${preview.waits
       ? html`<${Compared} name="Mean waits before and after" what="Mean wait" rows=${preview.waits.tenants.filter((each) => each.now.pending).map((each) => [each.tenant, lasting(each.now.waitMeanSeconds), lasting(each.then.waitMeanSeconds)])} />
         <p class="note">Waits of the ${count(preview.waits.pods, "pod")} that wait now, simulated over 4 hours.</p>`

@@ -261,6 +261,12 @@ def add_head(sample: Sample, signer: Signer, **fields: Any) -> Lines:
     return [*sample.lines[:-1], head_line(signer.sign(replace(head, **fields))), sample.lines[-1]]
 
 
+def foreign_head(**fields: Any) -> Callable[[Sample], Lines]:
+    """Put a head of the beginning first, which another key signs."""
+    head = replace(SignedHead("c", Head(), 1, Millis(1)), **fields)
+    return lambda sample: [head_line(FakeKey().signer.sign(head)), *sample.lines]
+
+
 def forged_gap(sample: Sample) -> Lines:
     """Remove two entries, and name a gap in their place."""
     lines = sample.lines
@@ -332,7 +338,9 @@ CASES: dict[str, tuple[Callable[[Sample], Lines], bool]] = {
         False,
     ),
     "a head of another cluster": (edit_head(cluster="other"), False),
+    "a head of no cluster, signed by another key": (foreign_head(cluster=None), False),
     "a head with numbers as text": (edit_head(number="11"), False),
+    "a head with a negative time, signed by another key": (foreign_head(at=-1), False),
     "an entry after the newest head": (forged_end, False),
     "a name twice": (write(lambda old: old.replace("{", '{"at":1,', 1)), False),
     "a fraction": (write(lambda old: old.replace('"at":10', '"at":10.0')), False),
