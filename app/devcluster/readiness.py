@@ -36,7 +36,7 @@ def until(
     seconds: float,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Return when every condition has been true once.
+    """Return when every condition has been true once, each after those before it.
 
     `check` is called in between and may raise. ClusterUnavailable counts as false. Raises
     ClusterError, naming the missing conditions, after `seconds`.
@@ -47,10 +47,12 @@ def until(
     while True:
         for name, condition in list(missing.items()):
             try:
-                if condition():
-                    del missing[name]
+                if not condition():
+                    break
             except ClusterUnavailable as error:
                 reasons[name] = str(error)
+                break
+            del missing[name]
         if not missing:
             return
         check()
