@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 
@@ -35,6 +38,7 @@ class SetupClient:
         """
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        close_if_ended(self._connection)
         try:
             self._connection.request(method, path, data, headers)
             response = self._connection.getresponse()
@@ -47,8 +51,8 @@ class SetupClient:
         if status >= 400:
             raise ClusterRefused(f"{method} {path}: {status} {_told(answer)}", status)
         try:
-            return json.loads(answer)
-        except ValueError:
+            return msgspec.json.decode(answer)
+        except msgspec.DecodeError:
             return None
 
     def create(self, path: str, body: object) -> None:
@@ -73,6 +77,15 @@ class SetupClient:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+
+def close_if_ended(connection: http.client.HTTPConnection) -> None:
+    """Close an idle connection that the server has closed. The next request opens a new one."""
+    if connection.sock is not None:
+        idle = select.poll()
+        idle.register(connection.sock, select.POLLIN)
+        if idle.poll(0):
+            connection.close()
 
 
 def _told(answer: bytes) -> str:
