@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from tests.faults.audit_log import compare
+from tests.support.audit_entries import Entry, entries
 from tests.support.cluster_driver import Stage, pod, until
 from tests.support.manual_release import bind, release
 
@@ -23,17 +23,16 @@ UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
 DEVICES = 16
 ADMIN = "fairgate-dev-admin"
 
-Entry = dict[str, Any]
-
 
 @pytest.fixture(scope="module")
 def watched(cluster_tools: Tools) -> Iterator[LocalCluster]:
     """A cluster with an API server that logs requests and responses with their bodies."""
     cluster = LocalCluster(folders.own_folder("audited"))
     try:
-        cluster.up(
-            ClusterOptions(nodes=2, bodies=True, environment={"FAIRGATE_LEASE_SECONDS": "3"})
-        )
+        lease = {"FAIRGATE_LEASE_SECONDS": "3"}
+        cluster.up(ClusterOptions(nodes=2, fairgate=False, bodies=True, environment=lease))
+        for role in ("webhook", "controller"):
+            cluster.start_fairgate(role)
         yield cluster
     finally:
         cluster.down()
@@ -46,17 +45,6 @@ def stage(watched: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
         yield stage
     finally:
         stage.clear()
-
-
-def entries(cluster: LocalCluster) -> list[Entry]:
-    """Return the audit entries in the controllers' output. A new leader repeats the last few."""
-    found: dict[tuple[int, int], Entry] = {}
-    for log in sorted((cluster.folder / "logs").glob("fairgate-controller*")):
-        for line in log.read_text(errors="replace").splitlines():
-            if line.startswith('{"audit":true,"number"') and line.endswith("}"):
-                entry = json.loads(line)
-                found[entry["epoch"], entry["number"]] = entry
-    return [found[key] for key in sorted(found)]
 
 
 def told(cluster: LocalCluster, entry_type: str, **facts: object) -> list[Entry]:

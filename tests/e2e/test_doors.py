@@ -129,7 +129,7 @@ def test_a_write_is_its_callers_deed_at_both_doors(callers: Callers, stage: Stag
     def told(entry_type: str) -> list[Any]:
         return [
             each["facts"].get("by")
-            for each in entries(stage)
+            for each in entries(stage.cluster)
             if each["deed"] == entry_type and each["facts"].get("name") == "deed"
         ]
 
@@ -300,7 +300,8 @@ def test_discovery_is_whole_and_kubectl_means_the_resources(stage: Stage) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     assert "tenants" in done.stdout
     assert "api.fairgate.io" not in done.stdout
-    assert stage.get("tenants")["apiVersion"] == "v1"
+    listed = json.loads(stage.cluster.kubectl("get", "tenants", "-o", "json"))
+    assert listed["apiVersion"] == "v1", "a list of kubectl, of one kind"
     group = json.loads(stage.cluster.kubectl("get", "--raw", "/apis/api.fairgate.io"))
     assert group["preferredVersion"]["groupVersion"] == "api.fairgate.io/v1"
 

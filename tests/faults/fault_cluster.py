@@ -9,7 +9,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,9 @@ from tests.faults.points import LAYOUT
 from tests.faults.program import Program
 from tests.faults.tcp_proxy import Cable
 from tests.faults.watching import Watching
-from tests.support.cluster_driver import GPU, Object, Stage, gates
+from tests.support.cluster_driver import GPU, Object, Stage, administrator, gates, pause
 
 PATIENCE = 90.0
-POLL = 0.1
 QUIET_SECONDS = 1.5
 SMALL = ClusterOptions(nodes=4, gpus=8, fairgate=False)
 GPUS = 32
@@ -173,7 +172,7 @@ class Rig:
             if time.monotonic() - began > seconds:
                 logs = "\n".join(f"{p.name}: {last_lines(p.log)}" for p in self.programs[-4:])
                 raise AssertionError(f"not within {seconds:.0f} s: {what}{why}\n{logs}")
-            time.sleep(POLL)
+            pause(began)
 
     def took(self, what: str, seconds: float) -> None:
         """Record a time that is printed with the test."""
@@ -187,9 +186,9 @@ class Rig:
         self.loads.append(load)
         return load
 
-    def admin(self) -> SetupClient:
+    def admin(self) -> AbstractContextManager[SetupClient]:
         """Return an administrator's direct connection to the API server; use with `with`."""
-        return self._control_plane.api()
+        return administrator(self.cluster)
 
     def used(self, namespace: str = "") -> int:
         """Return the GPUs of released, unfinished pods, in one namespace or in all."""
@@ -294,8 +293,7 @@ class Rig:
             self._empty(api)
             for plural in KINDS:
                 api.call("DELETE", f"/apis/fairgate.io/v1alpha1/{plural}")
-        for kind, name in self.stage.objects:
-            self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
+        self.stage.delete_objects()
         self._forget(lambda program: not program.alive)
 
     def _empty(self, api: SetupClient) -> None:

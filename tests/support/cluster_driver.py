@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import time
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.devcluster.api_client import SetupClient
@@ -21,7 +25,7 @@ GATE = "fairgate.io/queue"
 RELEASE = "fairgate.io/release"
 GPU = "nvidia.com/gpu"
 PATIENCE = 90.0
-POLL = 0.1
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 0.4
 
 PLURALS = {
     ("v1", "Node"): "nodes",
@@ -36,7 +40,49 @@ PLURALS = {
 }
 """The kinds that `apply` creates without kubectl."""
 
-NAMESPACED = ("pods", "deployments", "jobs", "resourceclaims")
+NAMESPACED = (
+    "configmaps",
+    "deployments",
+    "events",
+    "jobs",
+    "poddisruptionbudgets",
+    "pods",
+    "resourceclaims",
+    "resourcequotas",
+    "serviceaccounts",
+)
+
+SERVED = {
+    "configmaps": "api/v1",
+    "events": "api/v1",
+    "namespaces": "api/v1",
+    "nodes": "api/v1",
+    "pods": "api/v1",
+    "resourcequotas": "api/v1",
+    "serviceaccounts": "api/v1",
+    "clusterrolebindings": "apis/rbac.authorization.k8s.io/v1",
+    "clusterroles": "apis/rbac.authorization.k8s.io/v1",
+    "deviceclasses": "apis/resource.k8s.io/v1",
+    "resourceclaims": "apis/resource.k8s.io/v1",
+    "poddisruptionbudgets": "apis/policy/v1",
+    "priorityclasses": "apis/scheduling.k8s.io/v1",
+    "mutatingwebhookconfigurations": "apis/admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicies": "apis/admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicybindings": "apis/admissionregistration.k8s.io/v1",
+    "validatingwebhookconfigurations": "apis/admissionregistration.k8s.io/v1",
+    "policies": "apis/fairgate.io/v1alpha1",
+    "pools": "apis/fairgate.io/v1alpha1",
+    "tenants": "apis/fairgate.io/v1alpha1",
+}
+"""The resources that `Stage` reads and deletes without kubectl."""
+
+SHORT = {"pdb": "poddisruptionbudgets", "policies.fairgate.io": "policies"}
+
+GET = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+GET.add_argument("names", nargs="*")
+GET.add_argument("-n", dest="namespace", default="default")
+GET.add_argument("--field-selector", dest="fieldSelector")
+GET.add_argument("-l", dest="labelSelector")
 
 WORKLOADS = (
     "apis/apps/v1/%s/daemonsets",
@@ -57,11 +103,20 @@ class NeverTrueError(AssertionError):
 
 def until(what: str, true: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for a condition. The time limit is generous, because test machines may be slow."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not true():
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + seconds:
             raise NeverTrueError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(POLL)
+        pause(began)
+
+
+def pause(began: float) -> None:
+    """Wait before the next look at a condition: a tenth of the time since `began`, within bounds.
+
+    Each look costs this process, and usually the API server, some milliseconds of CPU time.
+    """
+    waited = time.monotonic() - began
+    time.sleep(min(max(waited / 10, SHORTEST_PAUSE), LONGEST_PAUSE))
 
 
 def next_second() -> None:
@@ -105,9 +160,38 @@ def tenant(name: str, weight: str = "1", *namespaces: str, **spec: Any) -> Objec
     }
 
 
-def administrator(cluster: LocalCluster) -> SetupClient:
-    """Return a connection as the cluster administrator; use it in a `with` statement."""
-    return ControlPlane.load(cluster.folder, cluster.processes).api()
+_idle: weakref.WeakKeyDictionary[LocalCluster, list[SetupClient]] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def administrator(cluster: LocalCluster) -> Iterator[SetupClient]:
+    """Yield a connection as the cluster administrator.
+
+    It is kept for the next call: a new one takes more CPU time than most requests.
+    """
+    if cluster not in _idle:
+        weakref.finalize(cluster, _close, _idle.setdefault(cluster, []))
+    idle = _idle[cluster]
+    api = idle.pop() if idle else ControlPlane.load(cluster.folder, cluster.processes).api()
+    try:
+        yield api
+    finally:
+        idle.append(api)
+
+
+def _close(idle: list[SetupClient]) -> None:
+    for api in idle:
+        api.__exit__()
+
+
+def path_of(kind: str, namespace: str, name: str = "") -> str | None:
+    """Return the path of the objects of a kind as kubectl names it; None if not in `SERVED`."""
+    spellings = (SHORT.get(kind, kind), f"{kind}s", f"{kind}es", f"{kind[:-1]}ies")
+    resource = next((each for each in spellings if each in SERVED), None)
+    if resource is None:
+        return None
+    where = f"/namespaces/{namespace}" if resource in NAMESPACED else ""
+    return f"/{SERVED[resource]}{where}/{resource}" + (f"/{name}" if name else "")
 
 
 def create_crds(cluster: LocalCluster, crds: Sequence[Object]) -> list[str]:
@@ -132,7 +216,7 @@ class Stage:
     objects: list[tuple[str, str]] = field(default_factory=list)
     folder: Path = Path()
 
-    def api(self) -> SetupClient:
+    def api(self) -> contextlib.AbstractContextManager[SetupClient]:
         """Return a connection as the cluster administrator; use it in a `with` statement."""
         return administrator(self.cluster)
 
@@ -173,11 +257,15 @@ class Stage:
         return name
 
     def get(self, what: str, *args: str) -> Any:
-        """`kubectl get`, as JSON."""
-        if what == "tenant" and len(args) == 1:
-            with self.api() as api:
-                return api.call("GET", f"/apis/fairgate.io/v1alpha1/tenants/{args[0]}")
-        return json.loads(self.cluster.kubectl("get", what, *args, "-o", "json"))
+        """Return what `kubectl get` prints as JSON. One name at most if the kind is in `SERVED`."""
+        told = GET.parse_args(args)
+        path = path_of(what, told.namespace, *told.names)
+        if path is None:
+            return json.loads(self.cluster.kubectl("get", what, *args, "-o", "json"))
+        selectors = {"fieldSelector": told.fieldSelector, "labelSelector": told.labelSelector}
+        query = urlencode({key: value for key, value in selectors.items() if value})
+        with self.api() as api:
+            return api.call("GET", f"{path}?{query}" if query else path)
 
     def pods(self, namespace: str) -> list[Object]:
         """Return all pods of a namespace."""
@@ -201,10 +289,15 @@ class Stage:
         ]
 
     def delete(self, namespace: str, *names: str) -> None:
-        """Delete pods at once."""
-        self.cluster.kubectl(
-            "delete", "pod", "-n", namespace, "--grace-period=0", "--force", *names
-        )
+        """Delete pods at once; return when they are gone."""
+        pods = path_of("pods", namespace)
+        with self.api() as api:
+            gone = {
+                api.call("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})["metadata"]["uid"]
+                for name in names
+            }
+        left = lambda: gone & {p["metadata"]["uid"] for p in self.pods(namespace)}  # noqa: E731
+        until("they are gone", lambda: not left())
 
     def block(self, namespace: str, nodes: int = 8) -> list[str]:
         """Fill the cluster with one pod per node; return the pods when they run."""
@@ -243,9 +336,17 @@ class Stage:
         """Remove the objects of the test, and wait until its pods are gone."""
         for namespace in self.namespaces:
             until(f"{namespace} is empty", lambda n=namespace: self._empty(n))  # type: ignore[misc]
-        for kind in dict.fromkeys(kind for kind, _ in self.objects):
-            names = [name for of, name in self.objects if of == kind]
-            self.cluster.kubectl("delete", kind, *names, "--ignore-not-found")
+        self.delete_objects()
+
+    def delete_objects(self) -> None:
+        """Delete the objects of the test that are in no namespace of the test."""
+        with self.api() as api:
+            for kind, name in dict.fromkeys(self.objects):
+                path = path_of(kind, "default", name)
+                if path is None:
+                    self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
+                elif api.find(path) is not None:
+                    api.call("DELETE", path)
 
     def _empty(self, namespace: str) -> bool:
         """Delete the workloads of a namespace; return whether no pod was left before."""

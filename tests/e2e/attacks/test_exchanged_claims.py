@@ -6,7 +6,6 @@ GPUs and network devices. The tenant may have no GPU, or eight.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of, pat
 from tests.e2e.attacks.attack_helpers import CHANGED
 from tests.e2e.attacks.attack_namespaces import Yard, only, yard
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.support.audit_checks import audit
+from tests.support.audit_entries import entries
 from tests.support.cluster_driver import GATE, GPU, Stage, gates, until
 
 API = "resource.k8s.io/v1"
@@ -173,13 +172,11 @@ class Trap:
 
     def told(self, entry_type: str) -> list[Object]:
         """Return the audit entries of this type for this namespace."""
-        lines = audit(self.ground.cluster, "export").stdout.splitlines()
-        entries = [json.loads(line) for line in lines]
         return [
             entry
-            for entry in entries
-            if entry.get("deed") == entry_type
-            and entry.get("facts", {}).get("namespace") == self.yard.namespace
+            for entry in entries(self.ground.cluster)
+            if entry["deed"] == entry_type
+            and entry["facts"].get("namespace") == self.yard.namespace
         ]
 
 

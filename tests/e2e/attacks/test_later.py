@@ -17,6 +17,7 @@ from tests.e2e.attacks.attack_cluster import (
     layer_of,
     path,
 )
+from tests.e2e.attacks.attack_helpers import remove
 from tests.e2e.attacks.attack_namespaces import FIRST, armed, late_webhook, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.support.cluster_driver import GPU, Object, Stage, released_in_order, until
@@ -251,7 +252,7 @@ def test_19_who_will_not_go_is_counted_until_gone(
     free = {"metadata": {"finalizers": None}}
     ground.mallory.call("PATCH", path(ours.namespace, "stays"), free)
     # No kubelet ends the grace period here.
-    stage.delete(ours.namespace, "stays", "--ignore-not-found")
+    remove(ground, "stays", namespace=ours.namespace)
     until("one is counted", lambda: ours.used() == 1)
 
 
