@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import ssl
 import tempfile
-import urllib.request
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 import yaml
 
+from app.devcluster.api_client import close_if_ended
 from app.devcluster.cluster import LocalCluster
 
 PATCHES = {
@@ -35,7 +37,10 @@ class Refused(Exception):
 
 
 class Person:
-    """A user, by a kubeconfig with a client certificate or a token."""
+    """A user, by a kubeconfig with a client certificate or a token.
+
+    Connections are kept for later calls. Several threads may call at once.
+    """
 
     def __init__(self, kubeconfig: Path | str) -> None:
         text = kubeconfig.read_text() if isinstance(kubeconfig, Path) else kubeconfig
@@ -51,6 +56,8 @@ class Person:
                     pem.write(base64.b64decode(user[part]))
                 pem.flush()
                 self.context.load_cert_chain(pem.name)
+        self._idle: list[http.client.HTTPSConnection] = []
+        weakref.finalize(self, _close, self._idle)
 
     def call(self, method: str, path: str, body: object = None, kind: str = "merge") -> Any:
         """Send a request; a PATCH has a type of `PATCHES`. Raises Refused."""
@@ -59,16 +66,28 @@ class Person:
             headers["Content-Type"] = PATCHES[kind]
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.server + path, data, headers, method=method)
+        connection = self._idle.pop() if self._idle else self._connection()
+        close_if_ended(connection)
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self.context) as answer:
-                return json.loads(answer.read())
-        except HTTPError as error:
-            text = error.read().decode(errors="replace")
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                text = json.loads(text)["message"]
-            raise Refused(error.code, text) from error
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._idle.append(connection)
+        if answer.status < 400:
+            return json.loads(text)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            text = json.loads(text)["message"]
+        raise Refused(answer.status, text)
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        server = urlsplit(self.server)
+        return http.client.HTTPSConnection(
+            server.hostname or "", server.port, timeout=30, context=self.context
+        )
 
     def get(self, path: str) -> Any:
         """Return an object. Raises Refused."""
@@ -81,6 +100,11 @@ class Person:
         except Refused as error:
             return error.message
         return None
+
+
+def _close(idle: list[http.client.HTTPSConnection]) -> None:
+    for connection in idle:
+        connection.close()
 
 
 def person(cluster: LocalCluster, name: str, groups: Sequence[str] = ()) -> Person:
