@@ -27,7 +27,7 @@ def stopped_before_a_patch(rig: Rig, namespace: str) -> Program:
 def refused_patches(rig: Rig, name: str) -> int:
     """Return the number of patches of a pod that the API server refused."""
     log = rig.cluster.audit_log.read_text().splitlines()
-    entries = (json.loads(line) for line in log if '"patch"' in line and "objectRef" in line)
+    entries = (json.loads(line) for line in log if f'"name":"{name}"' in line)
     return sum(
         entry["objectRef"].get("name") == name
         and entry["verb"] == "patch"

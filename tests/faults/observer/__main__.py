@@ -39,6 +39,8 @@ class Observer:
         exempt = frozenset(told.exempt.split(","))
         self._judge = Judge(Managed(told.managed.split(",")), exempt, allowed)
         self._told_of = 0
+        log: Path | None = told.audit_log
+        self._log_start = log.stat().st_size if log and log.exists() else 0
 
     def start(self) -> None:
         """Start to follow the API server."""
@@ -59,13 +61,14 @@ class Observer:
 
     def finish(self) -> bool:
         """Check the rest, write the report, and return whether all is well."""
+        self._follower.hurry()
         version = self._catch_up()
         self._judge.finish(version)
         if self._told.redis:
             self._compare("I8", self._copy_differs)
             self._compare("I7", self._chain_is_wrong)
         if self._told.audit_log:
-            log = writers.read(self._told.audit_log)
+            log = writers.read(self._told.audit_log, self._log_start)
             cuts = self._follower.cuts
             for what in writers.judge(self._judge.releases, log, self._told.writer, cuts):
                 self._judge.blame("I2", what, version)

@@ -15,7 +15,8 @@ from pathlib import Path
 from tests.faults.observer.cluster import Api, Object, Refused
 from tests.faults.observer.stream import KINDS, Hole, Sighting, Stream
 
-PROBE_SECONDS = 0.5
+PROBE_SECONDS = 2.0
+"""A probe costs the API server and this program some milliseconds of CPU time per kind."""
 SETTLED_SECONDS = 0.3
 """Seconds from the API server's cache having a version until every watch has delivered it."""
 
@@ -30,6 +31,7 @@ class Progress(threading.Thread):
         self._settled = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._hurried = threading.Event()
 
     @property
     def settled(self) -> int:
@@ -39,7 +41,8 @@ class Progress(threading.Thread):
 
     def run(self) -> None:
         """Probe until the program ends."""
-        while not self._ended.wait(PROBE_SECONDS):
+        while not self._ended.is_set():
+            self._hurried.wait(PROBE_SECONDS)
             watches = [stream.watches for stream in self._streams]
             try:
                 version = self.newest()
@@ -52,16 +55,21 @@ class Progress(threading.Thread):
                         resourceVersionMatch="NotOlderThan",
                     )
             except (OSError, Refused):
-                continue
+                version = 0
             self._ended.wait(SETTLED_SECONDS)
-            if min(watches) <= 0 or watches != [stream.watches for stream in self._streams]:
-                continue  # one stream was not watching all the time
+            now = [stream.watches for stream in self._streams]
+            if not version or min(watches) <= 0 or watches != now:
+                continue  # no answer, or one stream was not watching all the time
             with self._lock:
                 self._settled = version
 
     def newest(self) -> int:
         """Return the newest version, by a quorum read. Raises OSError, Refused."""
         return int(self._api.get(KINDS["leases"], limit="1")["metadata"]["resourceVersion"])
+
+    def hurry(self) -> None:
+        """Probe without pauses from now on."""
+        self._hurried.set()
 
     def end(self) -> None:
         """Stop probing."""
@@ -132,6 +140,10 @@ class Follower:
             if error.status != 404:
                 raise
             return None
+
+    def hurry(self) -> None:
+        """Report final observations as soon as possible from now on."""
+        self._progress.hurry()
 
     def end(self) -> None:
         """Stop following."""

@@ -30,9 +30,13 @@ class Write:
     opens: bool | None
 
 
-def read(path: Path) -> list[Write]:
-    """Return the writes to pods in the complete lines of an audit log."""
+def read(path: Path, start: int = 0) -> list[Write]:
+    """Return the writes to pods in the complete lines of an audit log after `start` bytes.
+
+    A log with fewer bytes is a new one.
+    """
     with path.open(encoding="utf-8", errors="replace") as lines:
+        lines.seek(start if start <= path.stat().st_size else 0)
         return list(_writes(lines))
 
 
