@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 
+from app.devcluster.fairgate_install import NAMESPACE, ops_url
+from app.devcluster.readiness import free_ports
 from tests.faults.crowd import Crowd
 from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
+from tests.support.cluster_driver import pod
 from tests.support.redis import RIGHTS
+from tests.support.shares import policy
 from tests.support.usage_differences import differences
 
 ROOM = 2
@@ -98,9 +104,60 @@ def test_f10_a_user_of_few_rights_suffices_and_its_password_is_not_told(rig: Rig
     assert PASSWORD not in leader.log.read_text()
 
 
+def test_f10_a_missing_redis_is_reported_to_everybody(rig: Rig) -> None:
+    nowhere = f"redis://127.0.0.1:{free_ports(1)[0]}/0"
+    with rig.admin() as api:  # events of other tests
+        api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/events")
+    rig.end_programs()
+    rig.start("webhook", redis_url=nowhere)
+    replicas = [rig.start("controller", redis_url=nowhere) for _ in range(2)]
+    space = rig.stage.namespace("f10-nowhere")
+    rig.stage.apply(space, pod("waits"))
+
+    def events(namespace: str, reason: str) -> list[str]:
+        found = rig.stage.get("events", "-n", namespace)["items"]
+        return [each["message"] for each in found if each["reason"] == reason]
+
+    def told() -> list[str]:
+        return [each for each in events(space, "Waiting") if "No pod is released" in each]
+
+    rig.until("its owner is told", lambda: bool(told()), seconds=120)
+    [message] = told()
+    assert "cannot be reached" in message
+    rig.until("operators are told", lambda: len(events(NAMESPACE, "RedisUnreachable")) == 1)
+
+    def condition() -> bool:
+        status = rig.stage.get("policy", "default").get("status", {})
+        found = [each for each in status.get("conditions", []) if each["type"] == "Releasing"]
+        return [(each["status"], each["reason"]) for each in found] == [
+            ("False", "RedisUnreachable")
+        ]
+
+    policy(rig.stage)
+    rig.until("a Policy that is created now says so", condition)
+    rig.until(
+        "its health says so, and it is ready",
+        lambda: [health(each) for each in replicas] == [(200, 503)] * 2,
+    )
+    rig.end_programs()  # the next have a Redis
+
+
+def health(program: Program) -> tuple[int, int]:
+    """Return the status of `/readyz` and of `/healthz/leader`."""
+    return _status(program, "/readyz"), _status(program, "/healthz/leader")
+
+
+def _status(program: Program, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"{ops_url(program.process)}{path}", timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def full(rig: Rig, team: str, **settings: object) -> tuple[Program, Crowd]:
     leader = rig.start("controller", **settings)
-    crowd = Crowd(rig, team, 60)
+    crowd = Crowd(rig, team)
     crowd.until_full()
     return leader, crowd
 
