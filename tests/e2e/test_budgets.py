@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from app.devcluster import state_dir as folders
-from app.devcluster.binaries import Tools
-from app.devcluster.cluster import LocalCluster
-from app.devcluster.cluster_options import ClusterOptions
 from tests.support.cluster_driver import Object, Stage, pod, until
 from tests.support.reclaim_teams import policy, team, told
 
 MANY = 32
+"""Pods that fill the cluster."""
+EACH = 2
+"""GPUs of a pod."""
 POOL = "default"
 
 
-@pytest.fixture(scope="module")
-def full(cluster_tools: Tools) -> Iterator[LocalCluster]:
-    """A cluster of 32 GPUs."""
-    cluster = LocalCluster(folders.own_folder("budgets"))
-    try:
-        cluster.up(ClusterOptions(nodes=4))
-        yield cluster
-    finally:
-        cluster.down()
-
-
-@pytest.fixture
-def stage(full: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(full, folder=tmp_path)
-    try:
-        yield stage
-    finally:
-        stage.clear()
-
-
 def ones(prefix: str, **labels: str) -> list[Object]:
-    """Return one pod of one GPU for every GPU."""
-    pods = [pod(f"{prefix}-{number}") for number in range(MANY)]
+    """Return pods for every GPU."""
+    pods = [pod(f"{prefix}-{number}", EACH) for number in range(MANY)]
     for number, each in enumerate(pods):
         each["metadata"]["labels"] = {"half": str(number % 2), **labels}
     return pods
@@ -61,8 +36,11 @@ def condition(stage: Stage, tenant: str) -> Object:
 
 
 def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: Stage) -> None:
+    refused = lambda: stage.metric("controller", "fairgate_evictions_refused_total")  # noqa: E731
+    overridden = lambda: stage.metric("controller", "fairgate_budgets_overridden_total")  # noqa: E731
+    refused_before, overridden_before = refused(), overridden()
     policy(stage)
-    a, b = team(stage, "owner", MANY, POOL), team(stage, "borrower", 0, POOL)
+    a, b = team(stage, "owner", MANY * EACH, POOL), team(stage, "borrower", 0, POOL)
     stage.apply(b, *ones("b"))
     until("all is borrowed", lambda: len(stage.running(b)) == MANY)
     budget(stage, b, "all", {}, maxUnavailable=0)
@@ -74,8 +52,7 @@ def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: St
     message = condition(stage, "borrower")["message"]
     assert "disruption budgets borrower/all, borrower/half prevent the eviction" in message
     assert "tenant owner" in message
-    refused = lambda: stage.metric("controller", "fairgate_evictions_refused_total")  # noqa: E731
-    until("many were refused", lambda: refused() >= MANY)
+    until("many were refused", lambda: refused() >= refused_before + MANY)
     shown = lambda: stage.metric("controller", "fairgate_reclaim_blocked_pods")  # noqa: E731
     until("the metric counts each pod once", lambda: shown() == MANY)
     assert len(stage.running(b)) == MANY
@@ -86,7 +63,7 @@ def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: St
     began = time.monotonic()
     until("the guarantee is honoured", lambda: len(stage.running(a)) == MANY)
     print(f"honoured after {time.monotonic() - began:.1f} s")
-    assert stage.metric("controller", "fairgate_budgets_overridden_total") == MANY
+    assert overridden() == overridden_before + MANY
     until("nothing is blocked", lambda: condition(stage, "borrower").get("status") == "False")
     until("its owners are told", lambda: bool(told(stage, b, "Reclaimed")))
     assert "disruptionBudgets: Override" in told(stage, b, "Reclaimed")[0]
@@ -94,7 +71,7 @@ def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: St
 
 def test_a_guarantee_is_honoured_over_a_budget_that_came_later(stage: Stage) -> None:
     policy(stage, disruptionBudgets="Override")
-    a, b = team(stage, "late-owner", MANY, POOL), team(stage, "late-borrower", 0, POOL)
+    a, b = team(stage, "late-owner", MANY * EACH, POOL), team(stage, "late-borrower", 0, POOL)
     stage.apply(b, *ones("b"))
     until("all is borrowed", lambda: len(stage.running(b)) == MANY)
     budget(stage, b, "all", {}, minAvailable="100%")
@@ -106,7 +83,7 @@ def test_a_guarantee_is_honoured_over_a_budget_that_came_later(stage: Stage) -> 
 
 def test_what_a_budget_keeps_borrows_nothing(stage: Stage) -> None:
     policy(stage)
-    b = team(stage, "keeper", 2, POOL)
+    b = team(stage, "keeper", 2 * EACH, POOL)
     budget(stage, b, "keep", {"matchLabels": {"app": "kept"}}, maxUnavailable=0)
     until("it is seen", lambda: bool(stage.get("pdb", "keep", "-n", b).get("status")))
     kept = ones("kept", app="kept")[:4]

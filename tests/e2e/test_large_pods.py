@@ -6,30 +6,12 @@ The test prints the time of the first release if run with `-s`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
-import pytest
-
-from app.devcluster import state_dir as folders
-from app.devcluster.binaries import Tools
-from app.devcluster.cluster import LocalCluster
-from app.devcluster.cluster_options import ClusterOptions
 from tests.e2e.attacks.large_pods import WITHIN, large
 from tests.support.cluster_driver import Stage, pod, until
 from tests.support.personas import Person
 
 COUNT = 20
-
-
-@pytest.fixture
-def bare(cluster_tools: Tools) -> Iterator[Stage]:
-    """A cluster without Fairgate processes."""
-    cluster = LocalCluster(folders.own_folder("large-pods"))
-    try:
-        cluster.up(ClusterOptions(nodes=4, fairgate=False))
-        yield Stage(cluster)
-    finally:
-        cluster.down()
 
 
 def first_release(stage: Stage, namespace: str, name: str) -> float:
@@ -40,17 +22,15 @@ def first_release(stage: Stage, namespace: str, name: str) -> float:
     return time.monotonic() - begun
 
 
-def test_the_largest_pods_that_may_be_created_hold_up_nobody(bare: Stage) -> None:
-    cluster, admin = bare.cluster, Person(bare.cluster.kubeconfig)
-    for role in ("webhook", "controller", "api"):
-        cluster.start_fairgate(role)
-    many, other = bare.namespace("many"), bare.namespace("other")
-    print(f"\nwithout large pods: {first_release(bare, other, 'plain'):.1f} s")
+def test_the_largest_pods_that_may_be_created_hold_up_nobody(stage: Stage) -> None:
+    cluster, admin = stage.cluster, Person(stage.cluster.kubeconfig)
+    many, other = stage.namespace("many"), stage.namespace("other")
+    print(f"\nwithout large pods: {first_release(stage, other, 'plain'):.1f} s")
     for field, built in WITHIN.items():
         for number in range(COUNT):
             made = large(f"large-{number}", built)
             admin.call("POST", f"/api/v1/namespaces/{many}/pods", made)
         name = f"quick-{field}".replace("_", "-")
-        print(f"{COUNT} pods, {field}: {first_release(bare, other, name):.1f} s")
+        print(f"{COUNT} pods, {field}: {first_release(stage, other, name):.1f} s")
         cluster.kubectl("delete", "pod", "-n", other, name, "--wait=false")
         cluster.kubectl("delete", "pods", "--all", "-n", many, "--wait=false")
