@@ -1,20 +1,13 @@
-"""Kills, restarts, an emptied Redis and a late installation cause no loss and no double release."""
+"""Kills, restarts and an emptied Redis cause no loss and no double release."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 import redis
 
 from app.core.errors import StoreError
-from app.devcluster import state_dir as folders
-from app.devcluster.binaries import Tools
-from app.devcluster.cluster import LocalCluster
-from app.devcluster.cluster_options import ClusterOptions
 from tests.support.cluster_driver import Stage, name_of, pod, stamp, until
 from tests.support.usage_differences import differences
 from tests.support.workloads import job
@@ -73,40 +66,3 @@ def test_a_second_controller_takes_over_when_the_leader_stops_politely(stage: St
     stage.cluster.stop_fairgate("controller", signal.SIGTERM, pid=leader)
     stage.apply(ours, pod("p"))
     until("the other leads", lambda: stage.running(ours) == ["p"])
-
-
-def used(stage: Stage) -> float:
-    return stage.metric("controller", "fairgate_used_resources", 'tenant="ns.old"')
-
-
-@pytest.fixture
-def late_cluster(cluster_tools: Tools) -> Iterator[LocalCluster]:
-    """A cluster that has run without Fairgate."""
-    cluster = LocalCluster(folders.own_folder("late"))
-    try:
-        cluster.up(ClusterOptions(nodes=1, fairgate=False))
-        yield cluster
-    finally:
-        cluster.down()
-
-
-def test_pods_that_ran_before_fairgate_came_are_counted_and_go_on_running(
-    late_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    stage = Stage(late_cluster, folder=tmp_path)
-    ours = stage.namespace("old")
-    stage.apply(ours, *(pod(f"old-{i}") for i in range(6)))
-    until("they run", lambda: len(stage.running(ours)) == 6)
-    before = {name_of(p): p["metadata"]["uid"] for p in stage.pods(ours)}
-    for role in ("webhook", "controller"):
-        late_cluster.start_fairgate(role)
-    stage.apply(ours, *(pod(f"new-{i}") for i in range(4)))
-    until("what fits besides them runs", lambda: len(stage.running(ours)) == 8)
-    assert len(stage.held(ours)) == 2
-    adopted = lambda: [stamp(p) for p in stage.pods(ours) if name_of(p) in before]  # noqa: E731
-    until("they are adopted", lambda: adopted() == ["adopted"] * 6)
-    for item in stage.pods(ours):
-        if name_of(item) in before:
-            assert item["metadata"]["uid"] == before[name_of(item)]
-            assert item["status"]["phase"] == "Running"
-    until("all eight are counted", lambda: used(stage) == 8)

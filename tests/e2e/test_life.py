@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,16 @@ from tests.support.workloads import deployment
 UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
 
 
+@dataclass(frozen=True)
+class Grown:
+    """A cluster, and the uids of its pods from before the installation."""
+
+    cluster: LocalCluster
+    uids: list[str]
+
+
 @pytest.fixture(scope="module")
-def grown(cluster_tools: Tools) -> Iterator[LocalCluster]:
+def grown(cluster_tools: Tools) -> Iterator[Grown]:
     """A cluster with two pods older than Fairgate, which is set to evict bypass pods."""
     cluster = LocalCluster(folders.own_folder("life"))
     try:
@@ -40,18 +49,19 @@ def grown(cluster_tools: Tools) -> Iterator[LocalCluster]:
         old = stage.namespace("old")
         stage.apply(old, pod("old-0"), pod("old-1", 2))
         until("they run", lambda: len(stage.running(old)) == 2)
+        uids = [uid_of(item) for item in stage.pods(old)]
         for role in ("webhook", "controller"):
             cluster.start_fairgate(role)
         until("they are adopted", lambda: all(map(stamp, stage.pods(old))))
         next_second()
-        yield cluster
+        yield Grown(cluster, uids)
     finally:
         cluster.down()
 
 
 @pytest.fixture
-def stage(grown: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(grown, folder=tmp_path)
+def stage(grown: Grown, tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(grown.cluster, folder=tmp_path)
     try:
         yield stage
     finally:
@@ -88,8 +98,19 @@ def used(stage: Stage, tenant: str) -> float:
     return stage.metric("controller", "fairgate_used_resources", f'tenant="{tenant}"')
 
 
-def test_pods_that_ran_before_are_adopted_counted_and_left_running(stage: Stage) -> None:
+def uid_of(item: Object) -> str:
+    return str(item["metadata"]["uid"])
+
+
+def test_pods_that_ran_before_are_adopted_counted_and_left_running(
+    stage: Stage, grown: Grown
+) -> None:
+    ours = stage.namespace("new")
+    stage.apply(ours, *(pod(f"new-{number}") for number in range(15)))
+    until("what fits besides them runs", lambda: len(stage.running(ours)) == 13)
+    assert len(stage.held(ours)) == 2
     until("both are adopted", lambda: [stamp(p) for p in stage.pods("old")] == ["adopted"] * 2)
+    assert [uid_of(item) for item in stage.pods("old")] == grown.uids
     for item in stage.pods("old"):
         labels = item["metadata"]["labels"]
         assert labels["fairgate.io/tenant"] == "ns.old"
