@@ -196,29 +196,29 @@ def test_api_server_shows_webhooks_who_it_is(cluster: LocalCluster) -> None:
         assert caller.result() == ((("commonName", "kube-apiserver-webhook-client"),),)
 
 
-def test_second_up_keeps_the_cluster_and_down_leaves_nothing(own: LocalCluster) -> None:
+def test_up_cleans_up_after_a_killed_run_and_down_leaves_nothing(own: LocalCluster) -> None:
+    run = bring_up(own.folder)
+    started(own.folder, "kube-apiserver")
+    run.kill()
+    run.communicate()
+    leftovers = own.processes.recorded()
+    assert any(map(is_alive, leftovers))
     first = own.up(SMALL)
+    assert not any(map(is_alive, leftovers))
     assert set(first.pids) == PROGRAMS
-    assert own.up(SMALL) == first
+
+    assert own.up(SMALL) == first, "a second up keeps the cluster"
     with pytest.raises(InvalidInput, match="other options"):
         own.up(ClusterOptions(nodes=2, fairgate=False))
+
+    os.kill(first.pids["kwok"][0], signal.SIGKILL)
+    until(lambda: (own.status() or (None, []))[1] == ["kwok"])
+
     children = own.processes.recorded()
     assert own.down()
     assert not any(map(is_alive, children))
     assert not own.folder.exists()
     assert own.status() is None
-
-
-def test_up_cleans_up_after_a_run_that_was_killed(own: LocalCluster) -> None:
-    run = bring_up(own.folder)
-    leftovers = started(own.folder, "kube-apiserver")
-    run.kill()
-    run.communicate()
-    leftovers = own.processes.recorded()
-    assert any(map(is_alive, leftovers))
-    details = own.up(SMALL)
-    assert not any(map(is_alive, leftovers))
-    assert set(details.pids) == PROGRAMS
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -230,12 +230,6 @@ def test_interrupted_up_takes_down_what_it_started(own: LocalCluster, sign: int)
     assert run.returncode == 130
     assert not any(map(is_alive, children))
     assert not own.folder.exists()
-
-
-def test_program_that_died_is_told_by_status(own: LocalCluster) -> None:
-    details = own.up(SMALL)
-    os.kill(details.pids["kwok"][0], signal.SIGKILL)
-    until(lambda: (own.status() or (None, []))[1] == ["kwok"])
 
 
 def test_folder_of_somebody_else_is_left_alone(tmp_path: Path, cluster_tools: Tools) -> None:
