@@ -190,20 +190,21 @@ def crds(cluster_tools: object) -> Iterator[Crds]:
     files = required_crd_files()
     cluster = LocalCluster(folders.own_folder("operators"))
     try:
-        cluster.up(ClusterOptions(nodes=2))
+        cluster.up(ClusterOptions(nodes=2, fairgate=False))
+        for role in ("webhook", "controller"):
+            cluster.start_fairgate(role)
+        _grant(cluster)
         yield Crds(cluster, files)
     finally:
         cluster.down()
 
 
-@pytest.fixture
-def yard(crds: Crds, tmp_path: Path) -> Iterator[Stage]:
-    """A cluster with Fairgate, and with a role for users and operators."""
-    stage = Stage(crds.cluster, folder=tmp_path)
+def _grant(cluster: LocalCluster) -> None:
+    """Create a role for users and one for operators."""
     api, names = "rbac.authorization.k8s.io/v1", ("operator-users", "operators")
     group = "rbac.authorization.k8s.io"
     users = [{"apiGroup": group, "kind": "User", "name": n} for n in (*OPERATORS, UNKNOWN)]
-    stage.apply(
+    Stage(cluster).apply(
         "default",
         *(
             {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": n}, "rules": rules}
@@ -217,6 +218,12 @@ def yard(crds: Crds, tmp_path: Path) -> Iterator[Stage]:
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "operators"},
         },
     )
+
+
+@pytest.fixture
+def yard(crds: Crds, tmp_path: Path) -> Iterator[Stage]:
+    """A cluster with Fairgate."""
+    stage = Stage(crds.cluster, folder=tmp_path)
     yield stage
     for namespace in stage.namespaces:
         stage.cluster.kubectl("delete", "sts,cronjob", "-n", namespace, "--all", "--wait=false")

@@ -32,7 +32,9 @@ def grown(cluster_tools: Tools) -> Iterator[LocalCluster]:
     )  # fmt: skip
     cluster = LocalCluster(folders.own_folder("reclaim"))
     try:
-        cluster.up(ClusterOptions(groups=groups))
+        cluster.up(ClusterOptions(groups=groups, fairgate=False))
+        for role in ("webhook", "controller"):
+            cluster.start_fairgate(role)
         stage = Stage(cluster)
         kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Pool"}
         for name in (NINE, SEVEN):
