@@ -15,6 +15,7 @@ import pytest
 from app.devcluster import state_dir as folders
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
+from app.devcluster.nodes import NodeGroup, create_nodes, ready_nodes
 from tests.faults.fault_cluster import Rig, open_rig
 
 _passed = pytest.StashKey[bool]()
@@ -41,39 +42,39 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(scope="session")
-def shared(
+def shared_rig(
     cluster_tools: Tools, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Rig]]:
-    """Return the rig of all modules without `OPTIONS`. The first such module starts it."""
-    rigs: list[Rig] = []
+) -> Iterator[Rig]:
+    """The rig of all modules."""
     with ExitStack() as stack:
         pytestconfig.stash[_shared] = stack
-
-        def rig() -> Rig:
-            if not rigs:
-                cluster = LocalCluster(folders.own_folder("rig"))
-                rigs.append(stack.enter_context(open_rig(cluster, tmp_path_factory.mktemp("rig"))))
-            return rigs[0]
-
-        yield rig
+        cluster = LocalCluster(folders.own_folder("rig"))
+        yield stack.enter_context(open_rig(cluster, tmp_path_factory.mktemp("rig")))
 
 
 @pytest.fixture(scope="module")
-def module_rig(
-    shared: Callable[[], Rig],
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Rig]:
-    """The shared rig. A module with `OPTIONS` has a cluster of its own, with these options."""
-    options = getattr(request.module, "OPTIONS", None)
-    if options is None:
-        rig = shared()
-        rig.end_programs()  # webhooks of the last module
-        yield rig
-        return
-    folder = tmp_path_factory.mktemp("rig")
-    with open_rig(LocalCluster(folders.own_folder("own-rig")), folder, options) as rig:
-        yield rig
+def module_rig(shared_rig: Rig) -> Rig:
+    """The shared rig, without the webhooks of the last module."""
+    shared_rig.end_programs()
+    return shared_rig
+
+
+@pytest.fixture(scope="module")
+def add_nodes(module_rig: Rig) -> Iterator[Callable[[NodeGroup], None]]:
+    """Return a function that adds nodes to the shared rig for the tests of a module."""
+    added: list[str] = []
+
+    def add(group: NodeGroup) -> None:
+        with module_rig.admin() as api:
+            there = ready_nodes(api)
+            added.extend(name for name in group.names() if name not in there)
+            create_nodes(api, group)
+            module_rig.until("the nodes are ready", lambda: {*added} <= ready_nodes(api))
+
+    yield add
+    with module_rig.admin() as api:
+        for name in added:
+            api.call("DELETE", f"/api/v1/nodes/{name}")
 
 
 @pytest.fixture
@@ -84,16 +85,8 @@ def rig(
     record_property: Callable[[str, object], None],
 ) -> Iterator[Rig]:
     """A small cluster, with a webhook but no other Fairgate process."""
-    yield from judged(module_rig, request, tmp_path, record_property)
-
-
-def judged(
-    rig: Rig,
-    request: pytest.FixtureRequest,
-    folder: Path,
-    record_property: Callable[[str, object], None],
-) -> Iterator[Rig]:
-    rig.begin(folder)
+    rig = module_rig
+    rig.begin(tmp_path)
     try:
         yield rig
         if request.node.stash.get(_passed, False):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
-from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.nodes import NodeGroup, gpu_nodes
 from tests.faults.fault_cluster import Rig
 from tests.support.cluster_driver import Object, pod
 
-OPTIONS = ClusterOptions(nodes=4, gpus=16, fairgate=False)
 SIZE = 64
 PATCHES = 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes(add_nodes: Callable[[NodeGroup], None]) -> None:
+    """Let the cluster just fit a gang."""
+    add_nodes(gpu_nodes(SIZE // 8, 8))
 
 
 def member(name: str) -> Object:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from app.devcluster import state_dir as folders
-from app.devcluster.binaries import Tools
-from app.devcluster.cluster import LocalCluster
-from app.devcluster.cluster_options import ClusterOptions
-from app.devcluster.nodes import GPU, NodeGroup
-from tests.faults.conftest import judged
-from tests.faults.fault_cluster import Rig, open_rig
+from app.devcluster.nodes import GPU, NodeGroup, create_nodes, ready_nodes
+from tests.faults.fault_cluster import SMALL, Rig
 from tests.faults.rush import create, finish
 from tests.support.cluster_driver import Object, pod
 
@@ -29,76 +23,70 @@ GLANCE_SECONDS = 2.0
 """Seconds between lists of all pods, the most expensive requests for the API server."""
 
 
-@pytest.fixture(scope="module")
-def big_rig(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    options = ClusterOptions(groups=(BIG,), fairgate=False)
-    with open_rig(
-        LocalCluster(folders.own_folder("big-rig")), tmp_path_factory.mktemp("big"), options
-    ) as rig:
-        yield rig
+@pytest.fixture(scope="module", autouse=True)
+def nodes(module_rig: Rig, add_nodes: Callable[[NodeGroup], None]) -> Iterator[None]:
+    """Four nodes that together fit `MANY` pods of one GPU, in place of the usual nodes."""
+    usual = SMALL.node_groups()[0]
+    with module_rig.admin() as api:
+        for name in usual.names():
+            api.call("DELETE", f"/api/v1/nodes/{name}")
+    add_nodes(BIG)
+    yield
+    with module_rig.admin() as api:
+        create_nodes(api, usual)
+        module_rig.until("the nodes are back", lambda: {*usual.names()} <= ready_nodes(api))
 
 
-@pytest.fixture
-def big(
-    big_rig: Rig,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> Iterator[Rig]:
-    """Four nodes that together fit `MANY` pods of one GPU."""
-    yield from judged(big_rig, request, tmp_path, record_property)
+def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(rig: Rig) -> None:
+    rig.start("controller", lease_seconds=LEASE_SECONDS)
+    rig.leader()
+    rig.stage.tenant("f14-none", "1", "f14-held", paused=True)
+    namespace = rig.stage.namespace("f14-held")
+    work(rig, namespace, "held", HELD)
+    took = rig.until("all are held", lambda: waiting(rig) == HELD, LONG)
+    rig.took(f"{HELD} pods are held", took)
+    rig.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    rig.stage.namespaces.remove(namespace)
+    took = rig.until("Redis has forgotten them", lambda: waiting(rig) == 0, LONG)
+    rig.took("their queue is empty", took)
+    assert used(rig) == 0
 
 
-def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(big: Rig) -> None:
-    big.start("controller", lease_seconds=LEASE_SECONDS)
-    big.leader()
-    big.stage.tenant("f14-none", "1", "f14-held", paused=True)
-    namespace = big.stage.namespace("f14-held")
-    work(big, namespace, "held", HELD)
-    took = big.until("all are held", lambda: waiting(big) == HELD, LONG)
-    big.took(f"{HELD} pods are held", took)
-    big.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
-    big.stage.namespaces.remove(namespace)
-    took = big.until("Redis has forgotten them", lambda: waiting(big) == 0, LONG)
-    big.took("their queue is empty", took)
-    assert used(big) == 0
-
-
-def test_f14_force_deletes_give_back_what_was_used(big: Rig) -> None:
-    big.start("controller", lease_seconds=LEASE_SECONDS)
-    big.leader()
-    namespace = big.stage.namespace("f14-force")
-    work(big, namespace, "forced", 80, gpus=25)
+def test_f14_force_deletes_give_back_what_was_used(rig: Rig) -> None:
+    rig.start("controller", lease_seconds=LEASE_SECONDS)
+    rig.leader()
+    namespace = rig.stage.namespace("f14-force")
+    work(rig, namespace, "forced", 80, gpus=25)
     full = MANY // 25
-    big.until("the pool is full", lambda: len(of(big, running)) == full)
+    rig.until("the pool is full", lambda: len(of(rig, running)) == full)
     for _ in range(2):
-        names = [p["metadata"]["name"] for p in of(big, running)]
-        big.stage.delete(namespace, *names)
-        anew = lambda gone=names: runs_anew(big, gone, full)  # noqa: E731
-        big.until("others run", glance(anew))
-    big.until("usage is exact", lambda: used(big) == full * 25)
+        names = [p["metadata"]["name"] for p in of(rig, running)]
+        rig.stage.delete(namespace, *names)
+        anew = lambda gone=names: runs_anew(rig, gone, full)  # noqa: E731
+        rig.until("others run", glance(anew))
+    rig.until("usage is exact", lambda: used(rig) == full * 25)
 
 
-def test_f14_many_finish_at_once_and_are_never_queued_again(big: Rig) -> None:
-    first = big.start("controller", lease_seconds=LEASE_SECONDS)
-    big.leader()
-    namespace = big.stage.namespace("f14-finish")
-    work(big, namespace, "first", MANY)
-    took = big.until("all run", glance(lambda: len(of(big, running)) == MANY), LONG)
-    big.took(f"{MANY} pods run", took)
-    work(big, namespace, "second", 50)
-    big.until("more are held", lambda: waiting(big) == 50)
-    finished = of(big, running)
-    big.took(f"{MANY} pods were finished", finish(big, finished))
-    took = big.until("the others run", glance(lambda: len(of(big, running)) == 50))
-    big.took("who was held runs", took)
-    big.until("usage is exact", lambda: used(big) == 50 and waiting(big) == 0)
+def test_f14_many_finish_at_once_and_are_never_queued_again(rig: Rig) -> None:
+    first = rig.start("controller", lease_seconds=LEASE_SECONDS)
+    rig.leader()
+    namespace = rig.stage.namespace("f14-finish")
+    work(rig, namespace, "first", MANY)
+    took = rig.until("all run", glance(lambda: len(of(rig, running)) == MANY), LONG)
+    rig.took(f"{MANY} pods run", took)
+    work(rig, namespace, "second", 50)
+    rig.until("more are held", lambda: waiting(rig) == 50)
+    finished = of(rig, running)
+    rig.took(f"{MANY} pods were finished", finish(rig, finished))
+    took = rig.until("the others run", glance(lambda: len(of(rig, running)) == 50))
+    rig.took("who was held runs", took)
+    rig.until("usage is exact", lambda: used(rig) == 50 and waiting(rig) == 0)
 
     first.kill()
-    big.start("controller", lease_seconds=LEASE_SECONDS)
-    big.leader()
-    big.until("Redis is rebuilt", lambda: waiting(big) == 0 and used(big) == 50)
-    over = [p for p in big.pods() if p["metadata"]["uid"] in uids(finished)]
+    rig.start("controller", lease_seconds=LEASE_SECONDS)
+    rig.leader()
+    rig.until("Redis is rebuilt", lambda: waiting(rig) == 0 and used(rig) == 50)
+    over = [p for p in rig.pods() if p["metadata"]["uid"] in uids(finished)]
     assert [p["metadata"]["name"] for p in over if p["status"]["phase"] != "Succeeded"] == []
 
 
