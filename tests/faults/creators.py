@@ -71,7 +71,7 @@ class Creators:
         *,
         gpus: int = 1,
         workers: int = 4,
-        pace: float = 0.05,
+        pace: float = 0.2,
         keep: bool = False,
     ) -> None:
         """`keep` leaves the created pods in place. Their names begin with `gpu` or `cpu`."""

@@ -36,7 +36,8 @@ class Crowd:
 
     def fills(self) -> bool:
         """Return whether the pool is full and each release happened once."""
-        return len(self.stamps()) == len(self.released()) == FITTING
+        released = self.released()
+        return len({stamp(p) for p in released}) == len(released) == FITTING
 
     def until_full(self, seconds: float = 90.0) -> float:
         """Wait until the pool is full; return the seconds it took."""

@@ -35,7 +35,7 @@ def test_f01_one_of_two_webhooks_killed_costs_a_few_creates(rig: Rig) -> None:
         endpoint = service.add(doomed.listens, doomed.ready)
         rig.until("it is in the Service", lambda: endpoint.is_in)
         load = stack.enter_context(
-            Creators(rig.cluster.kubeconfig, namespace, workers=CROWD, pace=0.02)
+            Creators(rig.cluster.kubeconfig, namespace, workers=CROWD, pace=0.1)
         ).tally
         busy(rig, load)
         rig.until("it is asked", lambda: (doomed.metric(ASKED) or 0) > CROWD)

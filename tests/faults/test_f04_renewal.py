@@ -25,6 +25,7 @@ UNTIL_DUE = timedelta(seconds=45)
 """Time from the creation of the certificate until Fairgate serves and creates are running."""
 
 CREATORS = 4
+PACE = 0.1
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
 NAMESPACE = "f04-renewal"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -61,10 +62,11 @@ class Load:
         self.failures: list[str] = []
 
     async def create(self, name: str) -> None:
-        """Create pods one after another without end."""
+        """Create pods without end, each `PACE` seconds after the last."""
         number = 0
         while True:
             number += 1
+            await asyncio.sleep(PACE)
             try:
                 answer = await self._client.request("POST", PODS, body=pod(f"{name}-{number}"))
             except ClusterError as error:

@@ -15,7 +15,7 @@ from tests.faults.fault_cluster import Rig
 from tests.support.cluster_driver import GATE, Object, gates, name_of, next_second, pod
 
 WORKERS = 2
-PACE = 0.1
+PACE = 0.25
 KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 EITHER = [

@@ -24,7 +24,7 @@ FAULTS: dict[str, Callable[[Cable], None]] = {
 def test_f08_without_redis_nothing_is_released_and_it_resumes(rig: Rig) -> None:
     # The lease is long enough to keep on a slow machine. Only Redis may be at fault here.
     leader = rig.start("controller", lease_seconds=15)
-    crowd = Crowd(rig, "f08-redis", 60)
+    crowd = Crowd(rig, "f08-redis")
     rig.took("full at first", crowd.until_full())
     for name, fault in FAULTS.items():
         waiting, warnings = crowd.held(), len(leader.lines(REDIS_AWAY))
@@ -42,7 +42,7 @@ def test_f08_without_redis_nothing_is_released_and_it_resumes(rig: Rig) -> None:
 
 def test_f08_without_the_api_server_it_stops_leading_and_resumes(rig: Rig) -> None:
     leader = rig.start("controller")
-    crowd = Crowd(rig, "f08-api", 60)
+    crowd = Crowd(rig, "f08-api")
     crowd.until_full()
     for name, fault in FAULTS.items():
         waiting = crowd.held()
@@ -63,7 +63,7 @@ def test_f08_a_reply_that_does_not_come_is_no_answer(rig: Rig, lost: bool) -> No
     # The lease is long enough to acquire over this proxy on a slow machine: four round trips.
     leader = rig.start("controller", release_concurrency=4, lease_seconds=15)
     leader.api.delay(0.1)
-    crowd = Crowd(rig, "f08-replies", 40)
+    crowd = Crowd(rig, "f08-replies")
     rig.until("the first are released", lambda: len(crowd.stamps()) > 1)
     leader.api.freeze(replies_only=True)
     heard = leader.metric("fairgate_release_total", 'result="released"') or 0

@@ -19,7 +19,7 @@ STALE = "source is stale"
 
 def test_f11_a_killed_api_server_or_etcd_costs_a_pause(rig: Rig) -> None:
     leader = rig.start("controller")
-    crowd = Crowd(rig, "f11-killed", 60)
+    crowd = Crowd(rig, "f11-killed")
     crowd.until_full()
     for name, daemon in (("API server", rig.api_server), ("etcd", rig.etcd)):
         daemon.kill()
@@ -37,7 +37,7 @@ def test_f11_a_killed_api_server_or_etcd_costs_a_pause(rig: Rig) -> None:
 def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
     leader = rig.start("controller", release_concurrency=4, lease_seconds=15)
     leader.api.delay(0.1)
-    crowd = Crowd(rig, "f11-stopped", 40)
+    crowd = Crowd(rig, "f11-stopped")
     rig.until("the first are released", lambda: len(crowd.stamps()) > 1)
     rig.api_server.stop()
     began = time.monotonic()
@@ -53,7 +53,7 @@ def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
 
 def test_f11_a_history_that_was_compacted_is_listed_again(rig: Rig) -> None:
     leader = rig.start("controller", lease_seconds=60)  # it keeps leading: no other relist
-    crowd = Crowd(rig, "f11-compacted", 40)
+    crowd = Crowd(rig, "f11-compacted")
     crowd.until_full()
     known = len(leader.lines(STALE))
     leader.api.cut()
@@ -74,7 +74,7 @@ def test_f11_a_history_that_was_compacted_is_listed_again(rig: Rig) -> None:
 
 def test_f11_a_watch_that_is_dead_without_a_sign_is_noticed(rig: Rig) -> None:
     leader = rig.start("controller", lease_seconds=15)
-    crowd = Crowd(rig, "f11-half-open", 40)
+    crowd = Crowd(rig, "f11-half-open")
     crowd.until_full()
     leader.api.strand()
     crowd.leave(ROOM)

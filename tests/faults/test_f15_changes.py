@@ -6,6 +6,7 @@ No running pod is evicted by these changes.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -64,7 +65,8 @@ class Scene:
         """Wait until each team has this number of running pods."""
 
         def is_so() -> bool:
-            return all(len(self.running(team)) == number for team, number in count.items())
+            teams = Counter(p["metadata"]["namespace"] for p in self.running())
+            return all(teams[team] == number for team, number in count.items())
 
         self.rig.took(what, self.rig.until(f"{what}: {count}", is_so))
 

@@ -22,7 +22,7 @@ NOT_STANDING = "not standing for leader: no Redis"
 
 def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> None:
     old = rig.start("controller")
-    crowd = Crowd(rig, "f17-upgrade", 40)
+    crowd = Crowd(rig, "f17-upgrade")
     crowd.until_full()
     new = rig.start("controller", layout=NEW)
     with rig.redis_server.client() as redis:
@@ -54,7 +54,7 @@ def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> N
 
 def test_f17_a_leader_that_slept_through_an_upgrade_writes_nothing(rig: Rig) -> None:
     old = rig.start("controller")
-    crowd = Crowd(rig, "f17-asleep", 40)
+    crowd = Crowd(rig, "f17-asleep")
     crowd.until_full()
     old.stop()
     new = rig.start("controller", layout=NEW)
