@@ -30,6 +30,7 @@ from app.devcluster.node.real_node import RealNode
 from app.devcluster.processes import Processes
 from app.devcluster.progress import ConsoleProgress
 from app.devcluster.redis_server import given_redis, start_redis
+from tests.support.fork_server import forked
 from tests.support.xdist_scheduler import BySetUp, place_of
 
 REAL = ("integration", "contract", "e2e", "faults")
@@ -133,11 +134,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster_tools(request: pytest.FixtureRequest) -> binaries.Tools:
-    """Return the programs of a cluster. If missing, skip the test, or fail with REQUIRE_CLUSTER."""
+def cluster_tools(request: pytest.FixtureRequest) -> Iterator[binaries.Tools]:
+    """The programs of a cluster. If missing, skip the test, or fail with REQUIRE_CLUSTER."""
     reason = request.config.stash.get(_reason, None) or binaries.missing()
     if reason is None:
-        return binaries.find()
+        with forked():
+            yield binaries.find()
+        return
     if os.environ.get("REQUIRE_CLUSTER", "") not in ("", "0"):
         pytest.fail(f"A cluster is required: {reason}", pytrace=False)
     pytest.skip(f"{SKIPPED}: {reason}")
