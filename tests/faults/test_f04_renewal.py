@@ -21,7 +21,7 @@ from tests.support.cluster_driver import gates, pod
 
 SETTLE = 5
 PATIENCE = 200.0
-UNTIL_DUE = timedelta(seconds=45)
+UNTIL_DUE = timedelta(seconds=75)
 """Time from the creation of the certificate until Fairgate serves and creates are running."""
 
 CREATORS = 4
