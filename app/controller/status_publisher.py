@@ -32,10 +32,13 @@ log = logging.getLogger("fairgate.control")
 
 
 class _Published(NamedTuple):
-    """The last written status of an object. `period` counts when it was written."""
+    """The last written status of an object, and the number of the period in which it was written.
+
+    `period` None: a later write failed. It may have had an effect, so the object is written again.
+    """
 
     status: ObjectStatus
-    period: int
+    period: int | None
 
 
 class Publisher:
@@ -78,8 +81,10 @@ class Publisher:
 
     def _is_due(self, key: tuple[str, str], status: ObjectStatus) -> bool:
         before = self._published.get(key)
-        if before is None or before.status == status:
-            return before is None
+        if before is None or before.period is None:
+            return True
+        if before.status == status:
+            return False
         has_only_new_amounts = replace(before.status, fields=status.fields) == status
         return not has_only_new_amounts or self._period - before.period >= AMOUNTS_PERIODS
 
@@ -95,10 +100,8 @@ class Publisher:
                 wait = self._patience.after(error)
                 facts = {"kind": kind, "object": name, "why": str(error), "seconds": wait}
                 log.warning("status not published; tried again later", extra=facts)
-                if (known := self._published.get(key)) is not None:
-                    # The write may have had an effect, so the status is written again.
-                    unknown = replace(known.status, fields={})
-                    self._published[key] = _Published(unknown, -AMOUNTS_PERIODS)
+                if (before := self._published.get(key)) is not None:
+                    self._published[key] = before._replace(period=None)
                 await asyncio.sleep(wait)
                 return
             self._patience.fulfilled()

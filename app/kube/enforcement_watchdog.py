@@ -57,9 +57,8 @@ class Watchdog:
         """`owner`: ClusterRole that owns every object created here; without it, none is restored.
 
         `observing`: whether the mode is Observe, None while unknown.
-        `unreached`: why the API server reaches no replica, "" if it does. Asked until it does once,
-        if the mode is Enforce and nothing denies yet.
-        `default_mode`: called with the mode in the ConfigMap.
+        `unreached`: in mode Enforce, why the API server reaches no replica; asked until "" once.
+        `default_mode` gets the mode in the ConfigMap.
         `then`: called after each restore of an object that another client changed.
         `is_ours`: whether another replica may have published a CA other than `ca`.
         """
@@ -97,8 +96,7 @@ class Watchdog:
         self._mode: tuple[bool, bytes] | None = None
         self.has_looked = False
         """Whether every object was checked once, and the webhooks that hold pods exist."""
-        self._applied: tuple[bool, float] | None = None
-        """The mode that every object was last written for (whether it is Observe), and when."""
+        self._applied: tuple[bool, float] | None = None  # written for mode Observe or not, and when
 
     async def run(self) -> None:
         """Enforce until cancelled."""

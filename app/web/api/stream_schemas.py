@@ -56,7 +56,7 @@ class ProblemShown(ResponseModel):
 
 
 class PartShown(ResponseModel):
-    """Fractions of the cluster, 0 to 1: used, and the share by weight among active siblings."""
+    """Fractions of the cluster, 0 to 1: used, and the fair share among active siblings."""
 
     used: float
     owed: float
