@@ -40,7 +40,7 @@ def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: St
     overridden = lambda: stage.metric("controller", "fairgate_budgets_overridden_total")  # noqa: E731
     refused_before, overridden_before = refused(), overridden()
     policy(stage)
-    a, b = team(stage, "owner", MANY * EACH, POOL), team(stage, "borrower", 0, POOL)
+    a, b = team(stage, "guaranteed", MANY * EACH, POOL), team(stage, "budgeted", 0, POOL)
     stage.apply(b, *ones("b"))
     until("all is borrowed", lambda: len(stage.running(b)) == MANY)
     budget(stage, b, "all", {}, maxUnavailable=0)
@@ -48,10 +48,10 @@ def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: St
     seen = lambda: stage.get("pdb", "all", "-n", b).get("status", {}).get("currentHealthy")  # noqa: E731
     until("the budget is known", lambda: seen() == MANY)
     stage.apply(a, *ones("a"))
-    until("the tenant shows it", lambda: condition(stage, "borrower").get("status") == "True")
-    message = condition(stage, "borrower")["message"]
-    assert "disruption budgets borrower/all, borrower/half prevent the eviction" in message
-    assert "tenant owner" in message
+    until("the tenant shows it", lambda: condition(stage, "budgeted").get("status") == "True")
+    message = condition(stage, "budgeted")["message"]
+    assert "disruption budgets budgeted/all, budgeted/half prevent the eviction" in message
+    assert "tenant guaranteed" in message
     until("many were refused", lambda: refused() >= refused_before + MANY)
     shown = lambda: stage.metric("controller", "fairgate_reclaim_blocked_pods")  # noqa: E731
     until("the metric counts each pod once", lambda: shown() == MANY)
@@ -64,7 +64,7 @@ def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: St
     until("the guarantee is honoured", lambda: len(stage.running(a)) == MANY)
     print(f"honoured after {time.monotonic() - began:.1f} s")
     assert overridden() == overridden_before + MANY
-    until("nothing is blocked", lambda: condition(stage, "borrower").get("status") == "False")
+    until("nothing is blocked", lambda: condition(stage, "budgeted").get("status") == "False")
     until("its owners are told", lambda: bool(told(stage, b, "Reclaimed")))
     assert "disruptionBudgets: Override" in told(stage, b, "Reclaimed")[0]
 

@@ -196,10 +196,10 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_what_is_beyond_every_limit_is_refused(kinds: Ground, stage: Stage) -> None:
-    ours = stage.namespace("limited")
+    ours = stage.namespace("limited-kinds")
     limit = {GPU: 1}
     every = ("t4", "a100-40", "a100-80", "h100")
-    stage.tenant("limited", "1", ours, quotas=[{"pool": p, "limit": limit} for p in every])
+    stage.tenant("limited-kinds", "1", ours, quotas=[{"pool": p, "limit": limit} for p in every])
     stage.apply(ours, saying("fits", 1))
     until("it runs", lambda: stage.running(ours) == ["fits"])
     stage.apply(ours, saying("waits", 1))  # within the limit, after the other pod has ended
@@ -208,7 +208,7 @@ def test_what_is_beyond_every_limit_is_refused(kinds: Ground, stage: Stage) -> N
         try:
             stage.apply(ours, saying("never", 2))
         except ClusterError as error:
-            return "the limit of tenant limited is 1" in str(error)
+            return "the limit of tenant limited-kinds is 1" in str(error)
         stage.delete(ours, "never")
         return False
 

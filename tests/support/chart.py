@@ -33,7 +33,7 @@ RESTRICTED = "chart-restricted"
 
 
 class Chart:
-    """Renders the chart, once for the same arguments. `home` is the directory for helm's cache."""
+    """Renders the chart, once for the same values. `home` is the directory for helm's cache."""
 
     def __init__(self, tools: Tools, home: Path) -> None:
         self._helm = str(tools.helm)
@@ -54,11 +54,13 @@ class Chart:
         """Render the chart. An argument `a.b=c` is a value, and `--x=y` is a flag of helm."""
         needed = [value for value, named in REQUIRED.items() if not any(map(_names(named), args))]
         args = (*needed, *args)
-        if args not in self._rendered:
+        files = (Path(a.removeprefix("--values=")) for a in args if a.startswith("--values="))
+        key = (*args, *(file.read_text() for file in files))
+        if key not in self._rendered:
             flags = [part for a in args for part in ((a,) if a.startswith("--") else ("--set", a))]
             where = ["template", "fairgate", str(CHART), "--namespace", "fairgate-system"]
-            self._rendered[args] = self.run(*where, *flags)
-        return self._rendered[args]
+            self._rendered[key] = self.run(*where, *flags)
+        return self._rendered[key]
 
     def render(self, *args: str) -> list[Object]:
         """Return the documents of `template`, and those that the webhook's processes create."""
