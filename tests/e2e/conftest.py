@@ -20,11 +20,24 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         cluster.down()
 
 
+_tenants: dict[str, str] = {}
+"""The test of each tenant of the shared cluster."""
+
+
 @pytest.fixture
-def stage(fairgate_cluster: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
-    """A cluster of 8 nodes with 8 GPUs each and Fairgate, without other pods."""
+def stage(
+    fairgate_cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Stage]:
+    """A cluster of 8 nodes with 8 GPUs each and Fairgate, without other pods.
+
+    What a tenant has used counts even if it is created again, so each test has names of its own.
+    """
     stage = Stage(fairgate_cluster, folder=tmp_path)
     try:
         yield stage
     finally:
         stage.clear()
+    this = request.node.nodeid.partition("[")[0]
+    names = {name for kind, name in stage.objects if kind == "tenant"}
+    shared = {name: other for name in names if (other := _tenants.setdefault(name, this)) != this}
+    assert not shared, f"other tests use tenants of the same names: {shared}"

@@ -160,9 +160,6 @@ def tenant(name: str, weight: str = "1", *namespaces: str, **spec: Any) -> Objec
     }
 
 
-_used: weakref.WeakKeyDictionary[LocalCluster, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
-"""Tenants of tests that have ended."""
-
 _idle: weakref.WeakKeyDictionary[LocalCluster, list[SetupClient]] = weakref.WeakKeyDictionary()
 
 
@@ -248,12 +245,7 @@ class Stage:
         return name
 
     def tenant(self, name: str, weight: str = "1", *namespaces: str, **spec: Any) -> None:
-        """Apply a Tenant that is deleted when the test ends.
-
-        What it has used counts even if it is created again, so each test has names of its own.
-        """
-        used = ("tenant", name) in _used.get(self.cluster, ())
-        assert not used, f"an earlier test has used tenant {name} on this cluster: rename it"
+        """Apply a Tenant that is deleted when the test ends."""
         self.apply("default", tenant(name, weight, *namespaces, **spec))
         self.objects.append(("tenant", name))
 
@@ -348,7 +340,6 @@ class Stage:
 
     def delete_objects(self) -> None:
         """Delete the objects of the test that are in no namespace of the test."""
-        _used.setdefault(self.cluster, set()).update(self.objects)
         with self.api() as api:
             for kind, name in dict.fromkeys(self.objects):
                 path = path_of(kind, "default", name)
