@@ -83,6 +83,7 @@ class Liar:
         self._listening = socket.create_server((HOST, 0), backlog=128)
         self.port = int(self._listening.getsockname()[1])
         self._over = threading.Event()
+        self._serving: list[tuple[threading.Thread, socket.socket]] = []
         self._thread = threading.Thread(target=self._accept, name="liar", daemon=True)
 
     def __enter__(self) -> Liar:
@@ -94,6 +95,11 @@ class Liar:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._thread.join()
+        for thread, taken in self._serving:
+            with contextlib.suppress(OSError):
+                taken.shutdown(socket.SHUT_RDWR)
+            thread.join(OPEN_SECONDS)
+            assert not thread.is_alive(), "a connection of the webhook does not end"
 
     def tell(self, answer: Answer, *, whole: bool = True) -> None:
         """Set the answer. If not `whole`, only half of its last TLS record is sent."""
@@ -105,7 +111,9 @@ class Liar:
                 taken, _ = self._listening.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(taken,), daemon=True).start()
+            serving = threading.Thread(target=self._serve, args=(taken,), daemon=True)
+            self._serving.append((serving, taken))
+            serving.start()
 
     def _serve(self, taken: socket.socket) -> None:
         taken.settimeout(OPEN_SECONDS)
@@ -141,12 +149,19 @@ class Talk:
         """Read one request and return the uid of its review."""
         read = b""
         while b"\r\n\r\n" not in read:
-            read += self._insist(lambda: self._tls.read(65536))
+            read += self._received()
         head, _, body = read.partition(b"\r\n\r\n")
         fields = dict(line.split(b":", 1) for line in head.lower().split(b"\r\n")[1:])
         while len(body) < int(fields[b"content-length"]):
-            body += self._insist(lambda: self._tls.read(65536))
+            body += self._received()
         return str(json.loads(body)["request"]["uid"])
+
+    def _received(self) -> bytes:
+        """Return the next bytes. Raises OSError at the end of the connection."""
+        data = self._insist(lambda: self._tls.read(65536))
+        if not data:
+            raise ConnectionResetError("the other side closed TLS")
+        return data
 
     def _insist(self, step: Callable[[], T]) -> T:
         while True:
