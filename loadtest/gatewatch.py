@@ -76,9 +76,12 @@ class GateWatch:
 
 @asynccontextmanager
 async def gates(
-    client: Client, namespace: str, on_held: Callable[[str], object] = _ignore
+    client: Client, namespace: str, on_held: Callable[[str], object] = _ignore, selector: str = ""
 ) -> AsyncIterator[GateWatch]:
-    """Watch from now on. An error of the watch is raised in the block."""
+    """Watch from now on, with `selector` only the pods of this field selector.
+
+    An error of the watch is raised in the block.
+    """
     path = pods_path(namespace)
     page = _page.decode(await client.request("GET", path, query=[("limit", "1")]))
     watch = GateWatch(page.metadata.resource_version)
@@ -87,6 +90,7 @@ async def gates(
     async def follow() -> None:
         while True:  # the API server ends a watch if its reader falls behind on a busy machine
             query = [("watch", "true"), ("resourceVersion", watch.version)]
+            query += [("fieldSelector", selector)] if selector else []
             async with client.stream(path, query, read_timeout=SILENCE_SECONDS) as lines:
                 live.set()
                 async for line in lines:
