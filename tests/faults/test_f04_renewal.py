@@ -22,8 +22,7 @@ from tests.support.cluster_driver import gates, pod
 SETTLE = 5
 PATIENCE = 200.0
 UNTIL_DUE = [timedelta(seconds=seconds) for seconds in (30, 60, 120)]
-"""Times until the change is due, tried until Fairgate serves `MARGIN` before it."""
-MARGIN = timedelta(seconds=5)
+"""Times until the change is due, tried until Fairgate serves in the first half of one."""
 
 CREATORS = 4
 PACE = 0.1
@@ -50,7 +49,7 @@ def aged(rig: Rig) -> Aged:
         due = datetime.now(UTC) + until_due
         asyncio.run(keep(rig, LIFE / 3 + until_due))
         webhook = rig.start("webhook", **settings)
-        if datetime.now(UTC) < due - MARGIN:
+        if datetime.now(UTC) < due - until_due / 2:
             return Aged(rig, rig.start("api", wait=False, **settings), webhook)
     raise AssertionError(f"the webhook takes more than {UNTIL_DUE[-1]} to start")
 
