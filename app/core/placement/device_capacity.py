@@ -207,7 +207,7 @@ class DeviceCapacity:
         count, partitions = 0, []
         for each in matching:
             held = self.holders(each.id)
-            count += held
+            count += held if each.device.is_shared else min(held, 1)
             if unborne(each.device.taints, ()) is not None:
                 continue
             if each.device.uses:

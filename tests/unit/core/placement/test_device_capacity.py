@@ -223,6 +223,13 @@ def test_a_device_for_several_claims_takes_one_more_at_a_time() -> None:
         assert shelf.changed()[N1][GPU] == number + 1
 
 
+def test_a_device_for_one_claim_counts_once_even_if_two_claims_have_it() -> None:
+    shelf = Shelf(published("n1", device("gpu-0")))
+    for number in (1, 2):
+        shelf.capacity.put_claim(allocated(f"c{number}", "n1", "gpu-0"))
+        assert shelf.gpus() == 1
+
+
 def test_admin_access_takes_no_device() -> None:
     shelf = Shelf(published("n1", *gpus(2)))
     shelf.capacity.put_claim(allocated("c", "n1", "gpu-0", admin=True))
