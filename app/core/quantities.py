@@ -40,6 +40,7 @@ MOST = 2**63 - 1
 
 _MOST_CACHED = 64
 """Longest quantity, in characters, that is cached. Users may write many longer ones."""
+_BYTES = ("memory", "ephemeral-storage", "hugepages-")
 _NATIVE = ("cpu", "memory", "pods", "ephemeral-storage", "hugepages-", "attachable-volumes-")
 
 
@@ -105,7 +106,19 @@ def render(resource: str, value: int) -> str:
     """Return an amount in base units as the quantity that a person would write."""
     if resource == CPU and value % 1000:
         return f"{value}m"
+    if resource.startswith(_BYTES):
+        return _binary(value)
     return str(value // 1000 if resource == CPU else value)
+
+
+def _binary(value: int) -> str:
+    """Return bytes in the largest binary unit that divides them: 2Gi."""
+    unit = ""
+    for larger in _BINARY:
+        if not value or value % 1024:
+            break
+        value, unit = value // 1024, larger
+    return f"{value}{unit}"
 
 
 def add(left: Amounts, right: Amounts) -> dict[Resource, int]:

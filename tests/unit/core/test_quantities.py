@@ -90,7 +90,18 @@ def test_a_mistake_names_its_resource() -> None:
 
 @pytest.mark.parametrize(
     ("resource", "units", "text"),
-    [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), ("nvidia.com/gpu", 3, "3"), ("cpu", 0, "0")],
+    [
+        ("cpu", 1500, "1500m"),
+        ("cpu", 2000, "2"),
+        ("nvidia.com/gpu", 3, "3"),
+        ("nvidia.com/gpu", 1024, "1024"),
+        ("cpu", 0, "0"),
+        ("memory", 0, "0"),
+        ("memory", 1000, "1000"),
+        ("memory", 3 * 1024**3, "3Gi"),
+        ("ephemeral-storage", 1536 * 1024**2, "1536Mi"),
+        ("hugepages-2Mi", 1024 * 1024**4, "1Pi"),
+    ],
 )
 def test_an_amount_is_written_so_that_it_reads_back(resource: str, units: int, text: str) -> None:
     assert render(resource, units) == text
