@@ -334,7 +334,7 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
         return (f"enough pods in more pod groups of gang {gang.name}",)
     if lacking <= 0:
         return (f"every pod of gang {gang.name} waiting for nothing else",)
-    return (f"{lacking} more of gang {gang.name}",)
+    return (f"{lacking} more {'pod' if lacking == 1 else 'pods'} of gang {gang.name}",)
 
 
 def remedies_of_limit(

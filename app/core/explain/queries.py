@@ -245,11 +245,10 @@ class EngineQueries:
         return {name: view for name, view in found.items() if view is not None}
 
     def released_of(self, user: UserName) -> tuple[Uid, ...]:
-        """Return the released pods of a user, by uid."""
+        """Return the released pods of a user, by namespace and name."""
         records = self._registry.pods.values()
-        return tuple(
-            sorted(each.pod.uid for each in records if each.uses and each.pod.user == user)
-        )
+        pods = [each.pod for each in records if each.uses and each.pod.user == user]
+        return tuple(pod.uid for pod in sorted(pods, key=lambda pod: (pod.namespace, pod.name)))
 
     def leader_message(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
         """Return the state that only a leading engine has: see `Engine.apply_leader_state`."""
