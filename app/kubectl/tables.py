@@ -74,6 +74,8 @@ def mine(found: Item, wide: bool, now: datetime) -> Block | str:
     if found["workloads"]:
         rows = [_own(each, wide, now) for each in found["workloads"]]
         lines += [FittedTable(_OWN_WIDE if wide else _OWN_WIDE[:4], rows, whole=wide), ""]
+    else:
+        lines += ["You have no such pods.", ""]
     if found["leftOut"]:
         lines += [f"The list leaves out {formatting.count(found['leftOut'], 'further pod')}.", ""]
     shares = [_own_share(each) for each in found["tenants"]]
@@ -315,17 +317,24 @@ def quotas(items: Sequence[Item], wide: bool) -> Block | str:
         Column("BORROWED", wraps=True, drop=1),
         Column("PENDING", right=True, drop=2),
     )
-    return FittedTable(columns, [_quota(each, has_users) for each in items], whole=wide)
+    rows, before = [], None
+    for each in items:
+        whose = (each["tenant"], each.get("user"))
+        rows.append(_quota(each, has_users, is_first=whose != before))
+        before = whose
+    return FittedTable(columns, rows, whole=wide)
 
 
-def _quota(item: Item, has_users: bool) -> tuple[str, ...]:
+def _quota(item: Item, has_users: bool, *, is_first: bool) -> tuple[str, ...]:
+    """Return a row. Pods wait in no single pool, so only the first pool has their number."""
     pending = item["pending"]
+    shown = formatting.NOTHING if pending is None else str(pending)
     return (
         item["tenant"],
         *([item["user"] or "(all)"] if has_users else []),
         item["pool"] or formatting.NOTHING,
         *(formatting.amounts(item[key]) for key in ("guarantee", "limit", "used", "borrowed")),
-        formatting.NOTHING if pending is None else str(pending),
+        shown if is_first else "",
     )
 
 

@@ -91,7 +91,8 @@ class FittedTable:
                 return kept, widths
             least = max(kept, key=lambda i: self.columns[i].drop)
             if not self.columns[least].drop:
-                return kept, widths  # longer than the terminal, which then wraps the lines itself
+                # Longer than the terminal, which then wraps the lines itself: heads stay whole.
+                return kept, {i: max(widths[i], cell_len(self.columns[i].head)) for i in kept}
             kept.remove(least)
 
     def _narrow(self, widths: dict[int, int], over: int) -> bool:

@@ -54,6 +54,27 @@ def test_columns_that_are_left_out_are_named_and_wide_has_them_all() -> None:
     assert USERS[0] in wide[1]
 
 
+def test_heads_of_a_table_wider_than_the_terminal_stay_whole() -> None:
+    table = FittedTable((Column("POD"), Column("STARTS IN")), [("p" * 30, "-")])
+    assert shown(table, 20)[0].split() == ["POD", "STARTS", "IN"]
+
+
+def test_only_the_first_pool_of_a_tenant_has_its_pending_pods() -> None:
+    amounts = dict.fromkeys(("guarantee", "limit", "used", "borrowed"), {})
+    items = [
+        {"tenant": tenant, "pool": pool, "pending": 7, **amounts}
+        for tenant in ("team-a", "team-b")
+        for pool in ("a100", "h100")
+    ]
+    rows = [line.split() for line in shown(tables.quotas(items, False), 80)[1:]]
+    assert [row[-1] for row in rows] == ["7", "-", "7", "-"]
+
+
+def test_an_empty_choice_of_own_pods_says_so() -> None:
+    found = answers.mine().model_dump(mode="json", by_alias=True) | {"workloads": []}
+    assert shown(tables.mine(found, False, answers.NOW), 80)[0] == "You have no such pods."
+
+
 def test_texts_continue_on_the_next_line_before_a_column_is_left_out() -> None:
     columns = (Column("POOL"), Column("USED", wraps=True), Column("AGE", drop=1))
     table = FittedTable(columns, [("a", "h100: 48 gpu; t4: 2 gpu", "5 min")])
