@@ -74,7 +74,7 @@ class Hello(ResponseModel):
     """The event `hello`: the caller and its rights. It is the first event, and sent on changes.
 
     `everyTenant`: the caller sees all tenants; otherwise only the tenants in `queues`, with the
-    right to get their queue.
+    right to get their queue. `pools`, `audit`: the rights to list pools and to get the audit chain.
     """
 
     caller: str
@@ -82,6 +82,7 @@ class Hello(ResponseModel):
     every_queue: bool
     queues: list[str]
     pools: bool
+    audit: bool
 
 
 class LeftOut(ResponseModel):

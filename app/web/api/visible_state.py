@@ -35,6 +35,7 @@ class VisibleState:
     every_queue: bool
     queues: frozenset[TenantName]
     pools: bool
+    audit: bool
 
     def tenant(self, name: TenantName) -> bool:
         """Return whether the caller may see the shares of a tenant."""
@@ -52,6 +53,7 @@ class VisibleState:
             every_queue=self.every_queue,
             queues=sorted(self.queues),
             pools=self.pools,
+            audit=self.audit,
         )
 
 
@@ -81,10 +83,11 @@ class VisibleStates:
 
     async def _read(self, identity: Identity, *, counts: bool) -> VisibleState:
         access = self._context.access
-        every_queue, every_tenant, pools = await asyncio.gather(
+        every_queue, every_tenant, pools, audit = await asyncio.gather(
             access.may(identity, "get", "tenants", "queue"),
             access.may(identity, "list", "tenants"),
             access.may(identity, "list", "pools"),
+            access.may(identity, "get", "audit"),
         )
         asked = [] if every_queue else self._by_existence()[:MOST_ASKED]
         if counts:
@@ -96,7 +99,7 @@ class VisibleStates:
                 *(access.may(identity, "get", "tenants", "queue", name) for name in some)
             )
             mine |= {name for name, yes in zip(some, answers, strict=True) if yes}
-        found = VisibleState(every_tenant, every_queue, frozenset(mine), pools)
+        found = VisibleState(every_tenant, every_queue, frozenset(mine), pools, audit)
         self._known.pop(identity, None)
         self._known[identity] = (self._clock() + KNOWN_SECONDS, found)
         if len(self._known) > MOST_KNOWN:

@@ -4,7 +4,7 @@ import { html, render, useCallback, useEffect, useRef, useState } from "./vendor
 import { ask as request, listen as listenTo } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
 import { moment, time, visible } from "./format.js";
-import { Term, useAnswer } from "./components.js";
+import { Term } from "./components.js";
 import { Audit } from "./views/audit.js";
 import { Glossary } from "./views/glossary.js";
 import { History } from "./views/history.js";
@@ -115,9 +115,10 @@ function App() {
     },
     [session],
   );
+  const title = isSignedIn ? `${titleOf(here, viewOf(here, news))} · Fairgate` : "Fairgate";
   useEffect(() => {
-    document.title = isSignedIn ? `${titleOf(here)} · Fairgate` : "Fairgate";
-  }, [here, isSignedIn]);
+    document.title = title;
+  }, [title]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
@@ -128,7 +129,7 @@ function App() {
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
         ${isSignedIn && session.token ? html`<button type="button" onClick=${() => end()}>Sign out</button>` : null}
       </div>
-      ${isSignedIn ? html`<${Navigation} here=${here} news=${news} ask=${ask} />` : null}
+      ${isSignedIn ? html`<${Navigation} here=${here} news=${news} />` : null}
     </header>
     ${isSignedIn ? html`<${Banner} news=${news} />` : null}
     <main id="main" tabindex="-1">
@@ -141,13 +142,14 @@ function App() {
   `;
 }
 
-function titleOf(here) {
+function titleOf(here, view) {
   if (here.pod) return visible(`${here.pod.namespace}/${here.pod.name}`);
   const [name] = here.args;
-  if (here.view === "tenants" && name) return visible(name);
-  if (here.view === "nodes" && name) return visible(here.args[1] ?? name);
-  if (here.view === "glossary") return "Terms and figures";
-  return VIEWS.find(([view]) => view === here.view)?.[1] ?? "Overview";
+  if (view === "tenants" && name) return visible(name);
+  if (view === "nodes" && name) return visible(here.args[1] ?? name);
+  if (view === "glossary") return "Terms and figures";
+  if (view === "") return "Loading";
+  return VIEWS.find(([each]) => each === view)?.[1] ?? "No such view";
 }
 
 /** Health at a glance. It is not green while no pod can be released. */
@@ -183,9 +185,8 @@ function Banner({ news }) {
 }
 
 /** Links to the views, without those that the caller's rights leave empty. */
-function Navigation({ here, news, ask }) {
-  const { error } = useAnswer(ask, "/v1/audit/head");
-  const refused = { nodes: news.hello?.pools === false, audit: error?.status === 403 };
+function Navigation({ here, news }) {
+  const refused = { nodes: news.hello?.pools === false, audit: news.hello?.audit === false };
   const views = news.link === "denied" ? VIEWS.slice(0, 1) : VIEWS.filter(([view]) => !refused[view]);
   return html`<nav aria-label="Views">
     ${views.map(([view, name]) => html`<a key=${view} href=${address(view)} aria-current=${viewOf(here, news) === view ? "page" : undefined}>${name}</a>`)}

@@ -32,7 +32,7 @@ from tests.support.asgi import call
 SECONDS = 30
 QUICK = StreamTiming(beat=0.01, quiet=0.02, trust=3600, write_timeout=3600)
 UNTRUSTING = StreamTiming(beat=0.01, quiet=3600, trust=0.01, write_timeout=3600)
-EVERY = VisibleState(True, True, frozenset(), True)
+EVERY = VisibleState(True, True, frozenset(), True, True)
 
 Event = tuple[str, Any]
 
@@ -416,7 +416,7 @@ class Made:
 async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiCluster) -> None:
     made = Made(town)
     board = made.board()
-    mine = VisibleState(False, False, frozenset({TenantName("robotics")}), False)
+    mine = VisibleState(False, False, frozenset({TenantName("robotics")}), False, False)
 
     texts = [board.newest(sight).text for sight in (EVERY, mine, EVERY, mine)]
 
@@ -458,7 +458,7 @@ async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: ApiCluster) -
     board = Made(town).board()
     pools = board.newest(EVERY).state.pools
     await town.deliver(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
-    newcomer = VisibleState(True, False, frozenset(), True)
+    newcomer = VisibleState(True, False, frozenset(), True, True)
     assert board.newest(newcomer).state.pools == pools
 
 
