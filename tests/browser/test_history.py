@@ -140,6 +140,15 @@ def test_only_a_time_until_now_is_read_again(
     assert len([url for url in asked if "/v1/releases" in url]) == again
 
 
+def test_a_long_time_has_the_use_of_the_last_hour(opens: Opens, place: Served) -> None:
+    """A step of 7 days is 84 minutes long, and the last one began 61 minutes ago."""
+    page = history(opens, place, "?range=604800")
+    page.get_by_role("group", name="Weighted GPUs in use").press("ArrowLeft")
+    page.keyboard.press("ArrowRight")
+    # 256 weighted GPUs for 30 of 61 minutes.
+    expect(page.locator(".values").first).to_contain_text("research 125.9;")
+
+
 def test_two_fields_show_and_change_the_time(opens: Opens, place: Served) -> None:
     page = history(opens, place, f"?from={FROM}&to={TO}")
     begin, end = page.get_by_label("From"), page.get_by_label("To", exact=True)

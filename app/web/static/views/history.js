@@ -31,11 +31,11 @@ function rootOf(name, tenants) {
 }
 
 /** Return the devices that a row used on average, weighted as the pools weigh them. */
-function devicesOf(row, pools, step) {
+function devicesOf(row, pools, seconds) {
   const pool = pools.find((each) => each.name === row.pool);
-  if (!pool) return pools.length ? 0 : devices(row.resourceSeconds) / step; // no right to see pools
+  if (!pool) return pools.length ? 0 : devices(row.resourceSeconds) / seconds; // no right to see pools
   const device = deviceOf(pool.capacity);
-  return (number(pool.weights[device] ?? "1") * Number(row.resourceSeconds[device] ?? 0)) / step;
+  return (number(pool.weights[device] ?? "1") * Number(row.resourceSeconds[device] ?? 0)) / seconds;
 }
 
 /** Read usage as CSV, which has no pages, and the time since which it is complete. */
@@ -53,7 +53,7 @@ async function usage(ask, query, signal) {
 }
 
 /** Return {times, lines: [{name, values}]}: the largest tenants, and the rest as one line. */
-function linesOf(rows, times, step, state, only) {
+function linesOf(rows, { times, step, until }, state, only) {
   const unit = unitsOf(state.pools).isWeighted ? 1 : number(state.pools[0]?.weights[deviceOf(state.pools[0]?.capacity ?? {})] ?? "1") || 1;
   const index = new Map(times.map((at, place) => [at, place]));
   const found = new Map();
@@ -62,7 +62,7 @@ function linesOf(rows, times, step, state, only) {
     const place = index.get(row.at);
     if (place === undefined) continue;
     if (!found.has(name)) found.set(name, times.map(() => 0));
-    found.get(name)[place] += devicesOf(row, state.pools, step) / unit;
+    found.get(name)[place] += devicesOf(row, state.pools, Math.min(step, until - row.at)) / unit;
   }
   const sum = (values) => values.reduce((all, value) => all + value, 0);
   const order = [...found].sort(([one, a], [other, b]) => sum(b) - sum(a) || (one < other ? -1 : 1));
@@ -98,11 +98,17 @@ function periodOf(query) {
   return { seconds: Number(isKnown ? query.get("range") : RANGES[0][0]) };
 }
 
-/** Return begin, end and step of the lines, in seconds. Times are multiples of the step. */
+/**
+ * Return times, step and end of the lines, in seconds. Times are multiples of the step. The last step
+ * may be shorter, so that a long step does not hide the last hour.
+ */
 function stepsOf({ from, to, seconds }) {
   const step = Math.max(1, Math.ceil((seconds ?? to - from) / STEPS));
-  const until = Math.floor(Math.min(to ?? Infinity, Date.now() / 1000) / step) * step;
-  return { from: Math.floor((from ?? until - seconds) / step) * step, until, step };
+  const whole = Math.min(step, 60);
+  const until = Math.floor(Math.min(to ?? Infinity, Date.now() / 1000) / whole) * whole;
+  const begin = Math.floor((from ?? until - seconds) / step) * step;
+  const times = Array.from({ length: Math.ceil((until - begin) / step) }, (_, place) => begin + place * step);
+  return { times, step, until };
 }
 
 /** Put a period into the address. */
@@ -145,8 +151,8 @@ export function History({ state, hello, query, ask, theme }) {
     const stopping = new AbortController();
     const read = async () => {
       const isOver = period.to * 1000 < Date.now() - AGAIN; // the last records may be late
-      const { from, until, step } = stepsOf(period);
-      const times = Array.from({ length: Math.ceil((until - from) / step) }, (_, place) => from + place * step);
+      const steps = stepsOf(period);
+      const { times: [from], until, step } = steps;
       const asked = [
         ["from", new Date(from * 1000).toISOString()],
         ["to", new Date(until * 1000).toISOString()],
@@ -158,7 +164,7 @@ export function History({ state, hello, query, ask, theme }) {
           usage(ask, [["by", "tenant,pool"], ...asked], stopping.signal),
           ask(releasesPath(asked), { signal: stopping.signal }),
         ]);
-        setFound({ range, tenant, times, lines: linesOf(rows, times, step, latest.current, tenant), since, from, until, releases });
+        setFound({ range, tenant, times: steps.times, lines: linesOf(rows, steps, latest.current, tenant), since, from, until, releases });
         if (isOver) clearInterval(timer);
       } catch (error) {
         if (!stopping.signal.aborted) setFound({ range, tenant, error });
