@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
-from playwright.sync_api import Dialog, Page, expect
+from playwright.sync_api import Dialog, Page, Route, expect
 
 from app.core.model import TenantName, UserName
 from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK, live
+from tests.browser.signed_in import LED, QUICK, go, live, settled
 from tests.fakes.fake_api_cluster import ApiCluster, Served, busy, held, served, tenant
 
 MAY_WEIGH = {("update", "tenants/users"), ("update", "tenants"), ("create", "simulations")}
@@ -153,6 +153,19 @@ def test_without_the_right_weights_are_read_only_and_the_right_is_named(
         expect(field).to_be_disabled()
     expect(page.get_by_text("A preview changes nothing")).to_have_count(0)
     assert weights(town) == before
+
+
+def test_weights_are_read_only_until_the_right_is_known(opens: Opens, place: Served) -> None:
+    held_back: list[Route] = []
+    page = live(opens, place)
+    page.route("**/weight?dryRun=true", lambda route: held_back.append(route))
+    go(page, "tenants/vision")
+    field = page.get_by_role("spinbutton", name="bob@example.com")
+    expect(field).to_be_disabled()
+    settled(page, "document.querySelectorAll('input[type=number]').length > 0")
+    for route in held_back:
+        route.continue_()
+    expect(field).to_be_enabled()
 
 
 def test_with_the_right_on_users_only_weights_of_child_tenants_are_read_only(

@@ -71,14 +71,20 @@ function weightPath(row, member) {
     : `/v1/tenants/${encodeURIComponent(member.name)}/weight`;
 }
 
-/** Why the caller may not set the weight of a user or child, by a trial that changes nothing. */
+/**
+ * Why the caller may not set the weight of a user or child, by a trial that changes nothing: "" if it
+ * may, null while unknown.
+ */
 function useRefusal(ask, row, member) {
-  const [why, setWhy] = useState("");
+  const [why, setWhy] = useState(null);
   useEffect(() => {
     if (!member) return undefined;
     const stopping = new AbortController();
     const options = { method: "PUT", body: { weight: member.of.weight }, signal: stopping.signal };
-    ask(`${weightPath(row, member)}?dryRun=true`, options).catch((error) => error.status === 403 && setWhy(error.message));
+    ask(`${weightPath(row, member)}?dryRun=true`, options).then(
+      () => setWhy(""),
+      (error) => stopping.signal.aborted || setWhy(error.status === 403 ? error.message : ""),
+    );
     return () => stopping.abort();
   }, [row.name, !member]);
   return why;
@@ -94,7 +100,7 @@ function Weights({ row, ask }) {
   const ofChildren = useRefusal(ask, row, row.children[0]);
   const members = [...row.users, ...row.children];
   if (!members.length) return null;
-  const whyNot = (member) => (member.isUser ? ofUsers : ofChildren);
+  const maySet = (member) => (member.isUser ? ofUsers : ofChildren) === "";
   const changed = members.filter((member) => changes[member.key] && changes[member.key] !== member.of.weight);
   const attempt = async (work) => {
     setBusy(true);
@@ -139,13 +145,13 @@ function Weights({ row, ask }) {
   };
   return html`<section class="card" aria-labelledby="weights-title">
     <h2 id="weights-title">Weights</h2>
-    ${members.every(whyNot) ? null : html`<p class="note">Try weights first. A preview changes nothing.</p>`}
+    ${!members.some(maySet) ? null : html`<p class="note">Try weights first. A preview changes nothing.</p>`}
     ${ofUsers ? html`<p class="note">You cannot set weights of users: ${visible(ofUsers)}</p>` : null}
     ${ofChildren ? html`<p class="note">You cannot set weights of child tenants: ${visible(ofChildren)}</p>` : null}
     <form onSubmit=${(event) => { event.preventDefault(); simulate(); }}>
       <${More} items=${members} step=${STEP} noun="weights">${(shown) => html`<ul class="weights">
         ${shown.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
-          <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} disabled=${Boolean(whyNot(member))} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
+          <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} disabled=${!maySet(member)} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
       </ul>`}<//>
       <button type="submit" class="primary" disabled=${!changed.length || isBusy}>${isBusy ? "Working …" : "Preview"}</button>
       <button type="button" disabled=${!changed.length || isBusy} onClick=${apply}>Apply</button>
