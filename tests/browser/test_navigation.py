@@ -125,6 +125,7 @@ def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
     expect(page.get_by_text("There is no such tenant")).to_be_visible()
     go(page, "nothing")
     expect(page.get_by_text('no view "nothing"')).to_be_visible()
+    expect(page).to_have_title("No such view · Fairgate")
     go(page, "pods/team/none")
     expect(page.get_by_role("dialog")).to_contain_text("may not get pods none")
 
@@ -254,6 +255,18 @@ def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) ->
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(link).to_be_focused()
+
+
+def test_focus_returns_to_the_search_that_opened_a_pod(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    search = page.get_by_role("combobox", name="Search")
+    search.fill("wait-3")
+    expect(page.get_by_role("option").first).to_contain_text("pod")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("heading").first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(search).to_be_focused()
 
 
 def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:

@@ -165,10 +165,10 @@ def test_users_are_folded_below_their_tenant(opens: Opens, place: Served) -> Non
 def test_a_row_shows_use_fair_share_guarantee_and_limit(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     row = page.locator("#tenant-rows tr", has_text="robotics")
-    parts = {"Used": "80 (29 %)", "Fair share": "61.3", "Guarantee": "32", "Limit": "112"}
+    parts = {"Used": "80 (29 %)", "Fair share": "61.3", "Guarantee": "32", "Limit": "h100: 24"}
     for column, text in parts.items():
         expect(row.locator(f"td[data-label='{column}']")).to_have_text(text)
-    expect(row).to_contain_text("h100: 20 GPUs")
+    expect(row.locator("td[data-label='By pool']")).to_have_text("h100: 20")
     expect(page.get_by_text("Weighted GPUs: one of h100 counts 4")).to_be_visible()
 
 
@@ -399,6 +399,28 @@ def test_an_estimate_names_two_times_and_the_date_if_it_is_not_today(
     assert page.evaluate(run, estimate) == (
         "about 15 min: half of such pods start by 14:28, nine in ten by 22 Sept, 14:13"
     )
+    assert page.evaluate(run, estimate | {"p50": 0, "p90": 60}) == (
+        "any moment: half of such pods start by 14:13, nine in ten by 14:14"
+    )
+
+
+def test_marks_of_a_chart_differ_and_only_the_first_of_a_day_has_a_date(
+    opens: Opens, place: Served
+) -> None:
+    page = opens(place, now=NOW, locale="en-GB", timezone_id="UTC")
+    times = [1_789_948_200 + 300 * number for number in range(3)]  # 23:50 of the day before
+    run = """async times => {
+        const { label } = await import('/static/chart.js');
+        return times.map((at, index) => label(at, times[index - 1], times));
+    }"""
+    assert page.evaluate(run, times) == ["20 Sept, 23:50", "23:55", "00:00"]
+    run = """async () => {
+        const { SECONDS } = await import('/static/chart.js');
+        const { lasting } = await import('/static/format.js');
+        const marks = step => [...Array(9)].map((_, index) => lasting(index * step));
+        return SECONDS.filter(step => new Set(marks(step)).size < 9);
+    }"""
+    assert page.evaluate(run) == []
 
 
 def test_only_names_of_gpu_resources_become_gpus(opens: Opens, place: Served) -> None:
@@ -435,8 +457,13 @@ def test_views_that_the_caller_may_not_see_have_no_tab(
     tabs = live(opens, place).get_by_role("navigation").get_by_role("link")
     expect(tabs).to_have_text(names)
     town.rights.granted -= {("get", "audit"), ("list", "pools")}
-    tabs = live(opens, place).get_by_role("navigation").get_by_role("link")
+    page = opens(place)
+    refused: list[str] = []
+    page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
+    sign_in(page)
+    tabs = page.get_by_role("navigation").get_by_role("link")
     expect(tabs).to_have_text([name for name in names if name not in ("Nodes", "Audit")])
+    assert refused == []
 
 
 def test_the_meaning_of_jains_index_says_that_a_low_value_is_no_fault(

@@ -1,7 +1,7 @@
 // A chart of lines over time, with values on hover and by keyboard, as a table, and as a CSV file.
 
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
-import { csvCell, day, decimal, lasting, moment, visible } from "./format.js";
+import { clockTime, csvCell, day, decimal, lasting, moment, visible } from "./format.js";
 import { Cell, Details, RowHead, Table } from "./components.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm/preact-standalone.js";
 
@@ -19,8 +19,8 @@ const LEAST_DRAG = 5;
 const LONG = 3 * 86400;
 const DASHES = [undefined, [8, 4], [3, 3], [10, 3, 2, 3]];
 
-/** Steps of an axis of durations in seconds, and of an axis of numbers. */
-const SECONDS = [1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
+/** Steps of an axis of durations in seconds, of which `lasting` rounds no two alike, and of numbers. */
+export const SECONDS = [1, 5, 10, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 
 /**
@@ -67,7 +67,7 @@ function Plot({ title, name, file, times, lines, levels = NONE, say = decimal, t
         cursor: { points: { size: 6 }, drag: { x: true, y: false, setScale: false } },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
         axes: [
-          { ...axis, size: 28, space: 80, values: (_, marks) => marks.map((mark) => label(mark, times)) },
+          { ...axis, size: 28, space: 90, values: (_, marks) => marks.map((mark, index) => label(mark, marks[index - 1], times)) },
           { ...axis, size: 60, label: title, labelSize: 24, incrs: say === lasting ? SECONDS : WHOLE, values: (_, marks) => marks.map(say) },
         ],
         series: [{}, ...levels.map((level, index) => levelOf(level, index, resolved)), ...lines.map((line, index) => lineOf(line, index, resolved))],
@@ -151,9 +151,12 @@ function lineOf(line, index, resolved) {
   };
 }
 
-function label(at, times) {
+/** Return the text of a mark: a day, or the time of day. The first mark of another day has its date. */
+export function label(at, before, times) {
   const date = new Date(at * 1000);
-  return times[times.length - 1] - times[0] > LONG ? day(date) : moment(date);
+  if (times[times.length - 1] - times[0] > LONG) return day(date);
+  const isOfSameDay = before !== undefined && new Date(before * 1000).toDateString() === date.toDateString();
+  return isOfSameDay ? clockTime(date) : moment(date);
 }
 
 function valuesAt(at, times, lines, levels, say) {

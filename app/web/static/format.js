@@ -62,6 +62,11 @@ export function time(date) {
   return clock.format(date);
 }
 
+/** Format a time of day without seconds. */
+export function clockTime(date) {
+  return shortClock.format(date);
+}
+
 /** Format a time of day. The date comes first if it is not today. */
 export function moment(date) {
   const today = new Date().toDateString() === date.toDateString();
@@ -108,6 +113,11 @@ export function inPools(byPool) {
   return pools.map(([pool, used]) => `${pool}: ${amounts(used)}`).join("; ");
 }
 
+/** Format quantities by pool in short, without the word GPUs: "h100: 8, t4: 2". */
+export function inPoolsShort(byPool) {
+  return inPools(byPool).replace(/ GPUs?(?=[,;]|$)/g, "").replaceAll("; ", " · ");
+}
+
 /** Return the device that stands for a pool: its resource named `gpu`, else its first resource. */
 export function deviceOf(capacity) {
   const names = Object.keys(capacity);
@@ -124,7 +134,7 @@ export function estimateText(estimate) {
   const from = Date.parse(estimate.at);
   const [half, most] = [estimate.p50, estimate.p90].map((each) => new Date(from + each * 1000));
   const left = Math.max(0, (half - Date.now()) / 1000);
-  return `about ${lasting(left)}: half of such pods start by ${moment(half)}, nine in ten by ${moment(most)}`;
+  return `${left ? `about ${lasting(left)}` : "any moment"}: half of such pods start by ${moment(half)}, nine in ten by ${moment(most)}`;
 }
 
 /** Parse CSV text into rows of cells. */

@@ -1,6 +1,6 @@
 // The tree of tenants: use against fair share, waiting GPUs and longest wait. Users are folded.
 
-import { ago, count, decimal, devices, inPools, percent, visible } from "../format.js";
+import { ago, count, decimal, devices, inPoolsShort, percent, visible } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { BarLegend, ShareBar, scaleEnd } from "../share_bar.js";
 import { address, change } from "../router.js";
@@ -94,12 +94,12 @@ function flatten(rows, isOpen, wanted, depth = 0) {
 /** Return the numbers of a row: used, fair share, guarantee and limit. An absent one is "". */
 function amountsOf(row, units) {
   if (!row.part) return ["", "", "", ""];
-  const { used, owed, guarantee, limit } = row.part;
+  const { used, owed, guarantee } = row.part;
   return [
     units.total ? `${units.say(used)} (${percent(used)})` : units.say(used),
     !row.isUser || row.pending || used ? units.say(owed) : "",
     guarantee ? units.say(guarantee) : "",
-    limit === null || limit === undefined ? "" : units.say(limit),
+    inPoolsShort(Object.fromEntries((row.of.quotas ?? []).map((quota) => [quota.pool, quota.limit]))),
   ];
 }
 
@@ -174,7 +174,7 @@ function Row({ row, end, units, fold }) {
     <${Cell} kind="number" label="Fair share">${fair}<//>
     <${Cell} kind="number" label="Guarantee">${guarantee}<//>
     <${Cell} kind="number" label="Limit">${limit}<//>
-    <${Cell} kind="used" label="By pool">${inPools(of.used)}<//>
+    <${Cell} kind="used" label="By pool">${inPoolsShort(of.used)}<//>
     <${Cell} kind="number" label="Waiting GPUs">${row.waiting ? decimal(row.waiting) : ""}<//>
     <${Cell} kind="number" label="Pods">${row.pending ? decimal(row.pending) : ""}<//>
     <${Cell} kind="number" label="Longest wait">${row.sinceText ? ago(row.sinceText) : ""}<//>
