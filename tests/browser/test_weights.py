@@ -157,8 +157,12 @@ def test_without_the_right_weights_are_read_only_and_the_right_is_named(
 
 def test_weights_are_read_only_until_the_right_is_known(opens: Opens, place: Served) -> None:
     held_back: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held_back.append(route)
+
     page = live(opens, place)
-    page.route("**/weight?dryRun=true", lambda route: held_back.append(route))
+    page.route("**/weight?dryRun=true", hold)
     go(page, "tenants/vision")
     field = page.get_by_role("spinbutton", name="bob@example.com")
     expect(field).to_be_disabled()

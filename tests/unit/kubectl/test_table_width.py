@@ -60,7 +60,7 @@ def test_heads_of_a_table_wider_than_the_terminal_stay_whole() -> None:
 
 
 def test_only_the_first_pool_of_a_tenant_has_its_pending_pods() -> None:
-    amounts = dict.fromkeys(("guarantee", "limit", "used", "borrowed"), {})
+    amounts: dict[str, object] = {key: {} for key in ("guarantee", "limit", "used", "borrowed")}
     items = [
         {"tenant": tenant, "pool": pool, "pending": 7, **amounts}
         for tenant in ("team-a", "team-b")

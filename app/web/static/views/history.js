@@ -187,6 +187,7 @@ export function History({ state, hello, query, ask, theme }) {
     </div>
     ${period.isWrong ? html`<p class="problem" role="alert">The time is not valid: the end must be a minute after the begin, or later.</p>` : null}
     ${shown.error ? html`<p class="problem" role="alert">The past cannot be shown: ${visible(shown.error.message)}</p>` : null}
+    ${period.isWrong || shown.error || shown.lines ? null : html`<p class="note" role="status">Loading …</p>`}
     ${shown.lines && !shown.lines.length ? html`<${Empty}>No pod used a GPU in this time.<//>` : null}
     ${shown.lines?.length
       ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} theme=${theme} onSelect=${show} />`
