@@ -153,6 +153,7 @@ def test_programs_ask_over_rest(terminal: Terminal, scene: Scene) -> None:
     run(terminal, commands("docs/api.md", "**Audit.** Fetch the head first"))
     run(terminal, commands("docs/api.md", "documents this header and the others"))
     run(terminal, commands("docs/api.md", "`shares` are parts of the cluster by weight alone"))
+    run(terminal, commands("docs/api.md", "## What if"))
     ask_why(terminal, scene, *commands("docs/api.md", "## Why"))
     terminal.replace["curl -sN"] = "timeout 5 curl -sN"
     [stream] = commands("docs/api.md", "", "curl -sN")
@@ -164,6 +165,7 @@ def test_programs_ask_over_rest(terminal: Terminal, scene: Scene) -> None:
 def test_auditors_read_and_verify_the_chain(terminal: Terminal, scene: Scene) -> None:
     run(terminal, commands("docs/audit.md", "## Read it"))
     run(terminal, commands("docs/audit.md", "can also export entries"))
+    run(terminal, commands("docs/audit.md", "## A month's report"))
     run(terminal, commands("docs/operations.md", "", "fairgate audit"))
     run(terminal, commands("docs/audit.md", "### Pin the key"))
     run(terminal, commands("docs/audit.md", "gives that right, and also lets an auditor read"))
