@@ -20,6 +20,7 @@ from app.core.fairshare.sort_key import NEVER, Served
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
 from app.core.quantities import CPU
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import MERGE_PATCH, Client
 
 NAME = "fairgate-checkpoint"
@@ -35,7 +36,7 @@ class _Record(objects.Wire, frozen=True):
     data: dict[str, str] | None = None
 
 
-_record = msgspec.json.Decoder(_Record)
+_record = Decoder(_Record)
 _others = msgspec.json.Decoder(dict[str, objects.CheckpointObject])
 
 

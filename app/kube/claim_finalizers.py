@@ -20,6 +20,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.core.model import Millis
 from app.core.podspec.resource_claims import FINALIZER, ResourceClaim
 from app.core.well_known import ANNOTATION_RELEASE
+from app.k8s_types.deep_json import Decoder
 from app.k8s_types.device_objects import ResourceClaimObject
 from app.kube.client import STRATEGIC_PATCH, Client
 from app.kube.convert_devices import read_claim
@@ -33,7 +34,7 @@ LEAST_SECONDS = 0.05
 TRIES = 5
 """Maximum number of attempts if the API server returns 409 or 429."""
 
-_claim = msgspec.json.Decoder(ResourceClaimObject)
+_claim = Decoder(ResourceClaimObject)
 
 
 class ClaimFinalizers:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
 from app.ports.cluster_survey import Object
 
@@ -59,7 +60,7 @@ class ApiSurvey:
     @staticmethod
     def _decoded(path: str, body: bytes) -> dict[str, Any]:
         try:
-            return msgspec.json.decode(body, type=dict[str, Any])
+            return Decoder(dict[str, Any]).decode(body)
         except msgspec.DecodeError as error:
             raise ClusterUnavailable(
                 f"The API server's answer to {path} cannot be read; check whether the kubeconfig "

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from msgspec.json import Decoder
-
 from app.core.events import GroupGone, GroupObserved, WatchedSource
 from app.core.model import Millis
 from app.core.podspec.annotations import LARGEST_GANG, OF_THE_JOB
@@ -25,6 +23,7 @@ from app.core.podspec.pod_groups import (
 )
 from app.core.quantities import ManagedResources
 from app.core.well_known import ANNOTATION_GANG
+from app.k8s_types.deep_json import Decoder
 from app.k8s_types.objects import Change, ListPage, Metadata, PodSpec
 from app.k8s_types.scheduling import Uninspected, Wire
 from app.kube.convert import created

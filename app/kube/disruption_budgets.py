@@ -19,6 +19,7 @@ from app.core.model import Millis, Uid
 from app.core.podspec import disruption_budget
 from app.core.podspec.constraints import NodeSelectorRequirement
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
 
 FEW = 16
@@ -105,8 +106,8 @@ class Guarded(objects.Wire, frozen=True):
         return ready and self.metadata.deletion_timestamp is None
 
 
-_budgets = msgspec.json.Decoder(BudgetChecker)
-_pod = msgspec.json.Decoder(Guarded)
+_budgets = Decoder(BudgetChecker)
+_pod = Decoder(Guarded)
 
 
 async def read_guarded(client: Client, path: str, uid: Uid, timeout: float) -> Guarded | None:

@@ -16,6 +16,7 @@ import msgspec
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.well_known import GATE
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import JSON_PATCH, Client
 
 NAMESPACE = "fairgate-canary"
@@ -33,7 +34,7 @@ _DENIED = "denied"
 _UNANSWERED = "failed calling webhook"
 _RULE = re.compile(r"""ValidatingAdmissionPolicy '([^']+)'|admission webhook "([^"]+)\"""")
 
-_pod = msgspec.json.Decoder(objects.PodObject)
+_pod = Decoder(objects.PodObject)
 
 
 class Layer(Enum):

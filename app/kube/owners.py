@@ -8,6 +8,7 @@ import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import METADATA, Client
 
 KINDS = {
@@ -24,7 +25,7 @@ class _Owned(objects.Wire, frozen=True):
     metadata: objects.OwnedMetadata = objects.OwnedMetadata()
 
 
-_owned = msgspec.json.Decoder(_Owned)
+_owned = Decoder(_Owned)
 
 
 class KubeOwners:

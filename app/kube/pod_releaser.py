@@ -22,12 +22,13 @@ from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, Po
 from app.core.model import ReleaseOutcome
 from app.core.well_known import ANNOTATION_RELEASE, GATE
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.claim_finalizers import ClaimFinalizers
 from app.kube.client import JSON_PATCH, METADATA, Client
 
 log = logging.getLogger("fairgate.kube")
 
-_pod = msgspec.json.Decoder(objects.PodObject)
+_pod = Decoder(objects.PodObject)
 
 TRIES = 4
 FEW_TRIES = 2

@@ -12,6 +12,7 @@ import msgspec
 from app.core.admission.submitters import Kinds, OwnerRef, submitter_in
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.model import UserName
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
 from app.kube.expiring_cache import ExpiringCache
 
@@ -22,6 +23,8 @@ VERSION = re.compile(r"([a-z0-9.-]+/)?v[a-z0-9]+")
 """An `apiVersion` that may be part of a path."""
 
 TIMEOUT = 1.0
+
+_anything = Decoder[Any](object)
 
 
 class KubeSubmitters:
@@ -71,7 +74,7 @@ class KubeSubmitters:
         parts = ("namespaces", namespace, owner.resource, owner.name)
         path = "/".join((root, *(quote(part, safe="") for part in parts)))
         try:
-            document = msgspec.json.decode(await self._client.request("GET", path, timeout=TIMEOUT))
+            document = _anything.decode(await self._client.request("GET", path, timeout=TIMEOUT))
         except ClusterRefused as error:
             if error.status in (403, 404):
                 return None

@@ -11,6 +11,7 @@ import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.core.well_known import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import JSON, JSON_PATCH, MERGE_PATCH, Client
 from app.kube.informer.sources import GROUP
 from app.ports.api import Stored
@@ -140,9 +141,12 @@ def _stamps(by: str, generation: int) -> dict[str, str]:
     return {ANNOTATION_CHANGED_BY: by, ANNOTATION_CHANGED: str(generation)}
 
 
+_anything = Decoder[Any](object)
+
+
 def _stored(answer: bytes) -> Stored:
     try:
-        document = msgspec.json.decode(answer)
+        document = _anything.decode(answer)
         meta = document["metadata"]
         return Stored(
             name=meta["name"],

@@ -18,6 +18,7 @@ from app.core.model import PoolName
 from app.core.quantities import ManagedResources, amounts
 from app.core.well_known import ANNOTATION_MIRROR
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube import hami
 from app.kube.client import JSON_PATCH, Client
 from app.kube.informer.sources import GROUP
@@ -91,7 +92,7 @@ class Survey:
             query = [("limit", str(PAGE)), *([("continue", token)] if token else [])]
             body = await self._client.request("GET", path, query=query, timeout=60.0)
             try:
-                page = msgspec.json.decode(body, type=objects.ListPage[kind])  # type: ignore[valid-type]
+                page = Decoder(objects.ListPage[kind]).decode(body)  # type: ignore[valid-type]
             except msgspec.DecodeError as error:
                 raise ClusterUnavailable(
                     f"The API server's list {path} cannot be read; see whether the kubeconfig "

@@ -24,6 +24,7 @@ from app.core.podspec.resource_claims import FINALIZER
 from app.core.release_patch import Patch
 from app.core.well_known import ADOPTED, ANNOTATION_CLAIMS, ANNOTATION_RELEASE, GATE
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.claim_finalizers import CLAIMS, ClaimFinalizers, claim_path, removal
 from app.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client
 from app.kube.convert_custom import POLICY
@@ -346,7 +347,7 @@ def _path(namespace: str, name: str) -> str:
 
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return Decoder(kind).decode(body)
     except msgspec.DecodeError as error:
         raise ClusterUnavailable(
             "The API server answered with something else than Kubernetes does; "

@@ -14,16 +14,17 @@ import msgspec
 
 from app.core.errors import ClusterError
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
 from app.kube.informer.watched_kind import Timing
 
 log = logging.getLogger("fairgate.kube")
 
-_page = msgspec.json.Decoder(objects.Bare)
+_page = Decoder(objects.Bare)
 CALM = Timing(follow=(240.0, 300.0), silence=150.0)
 """Long watches: on None the caller reads everything again, which should be rare."""
 
-_change = msgspec.json.Decoder(objects.Change[objects.Bare])
+_change = Decoder(objects.Change[objects.Bare])
 
 
 async def follow(

@@ -20,6 +20,7 @@ from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, In
 from app.core.events import WatchedSource
 from app.core.model import Millis
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
 from app.kube.informer.freshness import Freshness
 from app.kube.informer.watched_kind import NORMAL, T, Timing, WatchedKind
@@ -29,10 +30,10 @@ from app.ports.liveness import EVENT_LOOP, Steps, TaskSlice
 
 log = logging.getLogger("fairgate.kube")
 
-_raw_page = msgspec.json.Decoder(objects.ListPage[msgspec.Raw])
-_raw_change = msgspec.json.Decoder(objects.Change[msgspec.Raw])
-_bare = msgspec.json.Decoder(objects.Bare)
-_status = msgspec.json.Decoder(objects.StatusObject)
+_raw_page = Decoder(objects.ListPage[msgspec.Raw])
+_raw_change = Decoder(objects.Change[msgspec.Raw])
+_bare = Decoder(objects.Bare)
+_status = Decoder(objects.StatusObject)
 
 BEHIND = "listed, because changes may be missing"
 

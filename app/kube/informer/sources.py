@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec.json import Decoder
-
 from app.core import model
 from app.core.events import (
     BudgetGone,
@@ -24,6 +22,7 @@ from app.core.events import (
 )
 from app.core.quantities import ManagedResources
 from app.k8s_types import device_objects, objects
+from app.k8s_types.deep_json import Decoder
 from app.kube import (
     convert,
     convert_custom,

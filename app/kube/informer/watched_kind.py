@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
-
 from app.core.events import ClusterEvent, WatchedSource
 from app.core.model import Millis
 from app.k8s_types import objects
+from app.k8s_types.deep_json import Decoder
 
 
 class Named(Protocol):
@@ -33,9 +32,9 @@ class WatchedKind(Generic[T]):
 
     source: WatchedSource
     path: str
-    page: msgspec.json.Decoder[objects.ListPage[T]]
-    change: msgspec.json.Decoder[objects.Change[T]]
-    item: msgspec.json.Decoder[T]
+    page: Decoder[objects.ListPage[T]]
+    change: Decoder[objects.Change[T]]
+    item: Decoder[T]
     key: Callable[[objects.Metadata], str]
     read: Callable[[T, Millis], ClusterEvent | None]
     gone: Callable[[str, Millis], ClusterEvent]

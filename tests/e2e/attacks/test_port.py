@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -205,6 +208,39 @@ def test_26_a_pod_that_cannot_be_read_stops_nobody(
     until("others go on", lambda: stage.running(ours.namespace) == ["honest"])
     assert ours.held() == {"odd"}
     outcomes(26, ground.mode, "odd pods", "D", "1e9999 cpu: held, and other pods are released")
+
+
+@only("everything")
+def test_26_deeply_nested_fields_stop_nobody(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    """The API server stores 10 000 levels, and Fairgate reads every pod and claim."""
+    ours = yard(ground, stage)
+    fields: Object = {}
+    for _ in range(5_000):
+        fields = {"f:a": fields}
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    written = {"metadata": {"managedFields": [{**entry, "fieldsV1": {"f:spec": fields}}]}}
+    for name, gpus in (("plain", 0), ("large", 1)):
+        assert ours.make(body(name, gpus)) is None
+        at = path(ours.namespace, name)
+        with deep_json():
+            assert ground.mallory.refused("PATCH", at, written) is None
+            assert ours.make(body(f"honest-{name}")) is None
+            until("others go on", lambda n=f"honest-{name}": n in stage.running(ours.namespace))  # type: ignore[misc]
+            stage.delete(ours.namespace, name)
+    outcomes(26, ground.mode, "odd pods", "D", "5 000 levels of fields: other pods are released")
+
+
+@contextmanager
+def deep_json() -> Iterator[None]:
+    """Let this process read and write deeply nested JSON."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def sent(ground: Ground, item: Object) -> tuple[int, str | None]:

@@ -29,6 +29,7 @@ from app.core.model import Millis
 from app.core.policy import Policy
 from app.kube.informer import sources
 from app.kube.informer.watched_kind import Timing
+from app.kube.list_paging import WHOLE_BYTES
 from tests.fakes.fake_event_sink import Heard
 from tests.support.watch_script import FOREVER, QUICK, Script, following, heard, page, tenant
 
@@ -138,6 +139,21 @@ async def test_object_that_cannot_be_read_is_skipped(caplog: pytest.LogCaptureFi
     assert await tell(script, "+b") == ["+a", "fresh", "+b"]
     named = [record.__dict__["object"] for record in caplog.records if hasattr(record, "object")]
     assert named == ["odd", "bad", "odd", "bad"]
+
+
+@pytest.mark.parametrize("size", [0, WHOLE_BYTES])
+async def test_object_of_any_depth_is_read(size: int) -> None:
+    deep, later = tenant("deep"), tenant("later", 7)
+    deep["metadata"] |= {"managedFields": "DEEP", "annotations": {"a": "x" * size}}
+    later["metadata"] |= {"managedFields": "DEEP"}
+    listed, added = page(tenant("a"), deep, tenant("b")), line("ADDED", later)
+    script = Script([_deepened(listed)], [[_deepened(added), FOREVER]])
+    assert await tell(script, "+later") == ["+a", "+deep", "+b", "fresh", "+later"]
+
+
+def _deepened(document: bytes) -> bytes:
+    """Return JSON with as many levels as the API server accepts from users."""
+    return document.replace(b'"DEEP"', b'[{"f:":' * 4_900 + b"{}" + b"}]" * 4_900)
 
 
 async def test_object_that_became_unreadable_stays_as_it_was() -> None:
