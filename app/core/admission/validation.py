@@ -190,7 +190,10 @@ class ValidationRules:
     """Users that bind pods, and generate claims of pods."""
     phase_writers: tuple[str, ...] = ()
     variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
-    paths: str = r"^/[/.]*(dev[/.]*((char|nvidia|dri|kfd).*)?|proc/+[^/]+/+root.*)?$"
+    paths: str = (
+        r"^/[/.]*(dev[/.]*((char|nvidia|dri|kfd|vfio).*)?|"
+        r"proc/(.*/)?(root|cwd|fd|map_files)(/.*)?|(var[/.]*/)?run[/.]*/nvidia[/.]*/driver.*)?$"
+    )
     refuse_privileged: bool = True
     taints: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
     refuse_preemption: bool = True
