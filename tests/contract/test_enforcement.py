@@ -202,6 +202,8 @@ def test_pods_are_bound_by_the_scheduler(court: Court) -> None:
 
 # --- tenants ---
 
+GONE = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
+
 
 @pytest.mark.parametrize(
     ("rule", "who", "change", "sentence"),
@@ -227,6 +229,17 @@ def test_a_tenant_is_governed_from_above(
     else:
         assert said is not None, rule
         assert sentence in said
+
+
+@pytest.mark.parametrize("links", [{"ownerReferences": [GONE]}, {"finalizers": ["example.com/x"]}])
+def test_the_admin_of_a_tenant_neither_has_it_deleted_nor_keeps_it(
+    court: Court, links: Object
+) -> None:
+    """The garbage collector deletes an object whose owner does not exist."""
+    path = "/apis/fairgate.io/v1alpha1/tenants/team?dryRun=All"
+    said = court.people["lead"].refused("PATCH", path, {"metadata": links})
+    assert "the right to update its parent" in str(said)
+    assert court.people["admin"].refused("PATCH", path, {"metadata": links}) is None
 
 
 def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:

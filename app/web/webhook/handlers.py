@@ -316,7 +316,7 @@ class ValidateHandler:
             case "resource.k8s.io", "resourceclaims", _:
                 return self._claim(request, caller)
             case "fairgate.io", "tenants", _:
-                return governed(_spec(request.old_object), _spec(request.object))
+                return governed(_tenant(request.old_object), _tenant(request.object))
             case group, resource, _:
                 kinds = self._context.kinds.get((group, resource))
                 if kinds is None:
@@ -371,6 +371,14 @@ class ValidateHandler:
 
     def _releases(self, request: Request[Any], caller: UserName) -> bool:
         return caller in self._releasers or "system:masters" in request.user_info.groups
+
+
+def _tenant(document: Any) -> dict[str, Any]:
+    """Return the spec of a Tenant, and the metadata that can delete or keep it."""
+    found = document.get("metadata") if isinstance(document, dict) else None
+    meta = found if isinstance(found, dict) else {}
+    links = {key: meta[key] for key in ("ownerReferences", "finalizers") if meta.get(key)}
+    return _spec(document) | links
 
 
 def _spec(document: Any) -> dict[str, Any]:

@@ -306,12 +306,16 @@ empty for most pods. A term cannot be added later, because the API server refuse
  authorizer.group('fairgate.io').resource('tenants').name({{ . }}.orValue('')).check('update').allowed())
 {{- end }}
 
-{{/* Whether the caller may change a Tenant, except its users: the caller may update its parent. */}}
+{{/*
+Whether the caller may change a Tenant, except its users: the caller may update its parent. Through
+owner references the garbage collector deletes a Tenant, and finalizers prevent that.
+*/}}
 {{- define "fairgate.governs" -}}
 {{- $kept := include "fairgate.kept" (dict "keys" "k != 'users'" "before" "dyn(oldObject.spec)" "after" "dyn(object.spec)") -}}
 (request.operation == 'CREATE' ? {{ include "fairgate.mayUpdate" "object.spec.?parent" }} :
  request.operation == 'DELETE' ? {{ include "fairgate.mayUpdate" "oldObject.spec.?parent" }} :
- {{ $kept }} ||
+ ({{ $kept }} && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
+  object.metadata.?finalizers == oldObject.metadata.?finalizers) ||
  ({{ include "fairgate.mayUpdate" "oldObject.spec.?parent" }} && {{ include "fairgate.mayUpdate" "object.spec.?parent" }}))
 {{- end }}
 

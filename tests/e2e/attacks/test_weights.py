@@ -129,8 +129,11 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
         assert validation.TENANT in said
         assert layer_of(said) == FIRST[ground.mode]
     outcomes(24, ground.mode, "raise the own tenant", layer_of(said), said or "")
+    gone = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
     for refused in (
         head.refused("DELETE", at, None),
+        head.refused("PATCH", at, {"metadata": {"ownerReferences": [gone]}}),
+        head.refused("PATCH", at, {"metadata": {"finalizers": ["example.com/mine"]}}),
         head.refused("POST", TENANTS, tenant("second", "9", ours.namespace)),
         head.refused("POST", TENANTS, tenant("second", "9", ours.namespace, parent="above")),
     ):
