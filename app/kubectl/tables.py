@@ -346,9 +346,9 @@ def audit(items: Sequence[Item], wide: bool) -> Block | str:
         Column("TIME"),
         Column("TYPE"),
         Column("TENANT", short=True, drop=3),
-        Column("USER", short=True, drop=1),
+        Column("USER", short=True, drop=2),
         Column("OBJECT"),
-        Column("DETAIL", wraps=True, drop=2),
+        Column("DETAIL", wraps=True, drop=1),
     )
     rows = [
         (

@@ -70,6 +70,18 @@ def test_only_the_first_pool_of_a_tenant_has_its_pending_pods() -> None:
     assert [row[-1] for row in rows] == ["7", "-", "7", "-"]
 
 
+def test_a_narrow_table_of_the_audit_chain_keeps_the_detail() -> None:
+    entry = {"at": "2026-02-01T08:00:00Z", "type": "released", "tenant": "vision"}
+    entry |= {"user": USERS[1], "namespace": "vision", "name": "api-7d77f9dfbf-8s5ck"}
+    entry |= {"facts": {"pool": "h100", "node": "gpu-node-3", "waited": 374}}
+    assert shown(tables.audit([entry], False), 80)[0].split() == [
+        "TIME",
+        "TYPE",
+        "OBJECT",
+        "DETAIL",
+    ]
+
+
 def test_an_empty_choice_of_own_pods_says_so() -> None:
     found = answers.mine().model_dump(mode="json", by_alias=True) | {"workloads": []}
     assert shown(tables.mine(found, False, answers.NOW), 80)[0] == "You have no such pods."
