@@ -56,7 +56,7 @@ def _devices(written: str) -> list[_Device]:
     """Return the devices in an annotation, empty if it is invalid."""
     try:
         found = _DECODER.decode(written) if written.startswith("[") else list(_fields(written))
-    except (msgspec.MsgspecError, ValueError, IndexError):
+    except (msgspec.MsgspecError, ValueError, IndexError, RecursionError):
         return []
     fine = all(0 <= each.devmem < _MOST and 0 <= each.devcore < _MOST for each in found)
     return found if fine else []

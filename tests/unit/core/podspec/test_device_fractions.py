@@ -210,7 +210,9 @@ def test_what_hami_notes_of_healthy_devices_is_offered(written: str) -> None:
     assert product({ANNOTATION: written}) == "NVIDIA-Tesla V100"
 
 
-@pytest.mark.parametrize("written", ["[", "GPU-1,10", '[{"devmem":-1}]', "a,b,c,d,e,f,g:", "{}"])
+@pytest.mark.parametrize(
+    "written", ['[{"x":' + "[" * 5000, "[", "GPU-1,10", '[{"devmem":-1}]', "a,b,c,d,e,f,g:", "{}"]
+)
 def test_a_note_that_cannot_be_read_offers_nothing(written: str) -> None:
     assert with_hami({WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
 
