@@ -220,8 +220,8 @@ FIELDS: tuple[Field, ...] = (
         "tls_settle_seconds",
         text.whole(1, 3600),
         "600",
-        "Overlap at a change of the CA: time before the new one signs, and time for which the old "
-        "one stays trusted.",
+        "Overlap at a change of the CA: time before the new one signs. The old one stays trusted "
+        "for twice this time.",
     ),
     Field(
         "canary_seconds",

@@ -72,7 +72,8 @@ def next_step(
     if staged or is_due(current, now):
         return RotationStep.STAGE
     needed = vouching(content["ca.crt"], current)
-    if needed and not is_within(content["ca.crt"], needed) and steady >= settle:
+    # A replica that started just before the promotion publishes again, waits, and then follows.
+    if needed and not is_within(content["ca.crt"], needed) and steady >= 2 * settle:
         return RotationStep.DROP
     return RotationStep.REST
 

@@ -175,7 +175,9 @@ def test_marks_differ_in_shape_and_show_values_beyond_the_scale(
     opens: Opens, place: Served
 ) -> None:
     page = live(opens, place)
-    shapes = page.locator("tr[data-name=robotics] .mark").evaluate_all(
+    marks = page.locator("tr[data-name=robotics] .mark")
+    expect(marks.nth(2)).to_be_attached()
+    shapes = marks.evaluate_all(
         "marks => marks.map((mark) => mark.getAttribute('d').replace(/[0-9. -]/g, ''))"
     )
     assert len(set(shapes)) == 3

@@ -86,7 +86,8 @@ def test_a_promoted_certificate_is_the_staged_one_under_the_same_trust(
 
 def test_the_old_ca_goes_last(fresh: Content, promoted: Content) -> None:
     assert next_step(promoted, DUE, NEVER, SETTLE) is RotationStep.REST
-    assert next_step(promoted, DUE, SETTLE, SETTLE) is RotationStep.DROP
+    assert next_step(promoted, DUE, SETTLE, SETTLE) is RotationStep.REST
+    assert next_step(promoted, DUE, 2 * SETTLE, SETTLE) is RotationStep.DROP
 
     dropped = taken(RotationStep.DROP, promoted, NAMES, DUE, DAYS)
 
