@@ -154,6 +154,7 @@ def test_forced_colours_keep_the_marks_apart_from_the_bar(opens: Opens, place: S
     page = live(opens, place, forced_colors="active")
     row = page.locator("tr[data-name=robotics]")
     fill = "part => getComputedStyle(part).fill"
+    expect(row.locator(".mark").first).to_be_attached()
     marks = set(
         row.locator(".mark").evaluate_all("marks => marks.map((m) => getComputedStyle(m).fill)")
     )
