@@ -21,6 +21,7 @@ KINDS = {"tenants": "Tenant", "pools": "Pool"}
 JUDGED = (400, 403, 413, 422)
 """Status codes of the API server after it has validated a write."""
 
+_anything = Decoder[Any](object)
 _STRICT = [("fieldManager", "fairgate-api"), ("fieldValidation", "Strict")]
 _OF_WHAT = re.compile(r'^\S+ "[^"]*" is (invalid|forbidden): ')
 _VALUE = re.compile(r'Invalid value: (("(string|object|array|integer|number)"|\{.*?\}): )?')
@@ -139,9 +140,6 @@ def _change(before: Stored, spec: Mapping[str, Any], by: str) -> list[dict[str, 
 def _stamps(by: str, generation: int) -> dict[str, str]:
     # The webhook writes them too. This also works while the webhook is down.
     return {ANNOTATION_CHANGED_BY: by, ANNOTATION_CHANGED: str(generation)}
-
-
-_anything = Decoder[Any](object)
 
 
 def _stored(answer: bytes) -> Stored:

@@ -10,6 +10,9 @@ import pytest
 from app.devcluster.cluster import LocalCluster
 from tests.support.cluster_driver import Stage
 
+_tenants: dict[str, str] = {}
+"""The test of each tenant of the shared cluster."""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
@@ -18,10 +21,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     cluster = getattr(item, "funcargs", {}).get("fairgate_cluster")
     if cluster is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
         cluster.down()
-
-
-_tenants: dict[str, str] = {}
-"""The test of each tenant of the shared cluster."""
 
 
 @pytest.fixture
