@@ -33,12 +33,16 @@ class StatusCondition:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStatus:
-    """The desired status of one object. An object that was created again has another `uid`."""
+    """The desired status of one object. An object that was created again has another `uid`.
+
+    `full`: its `pending` refuses new pods, so it is written without a delay.
+    """
 
     fields: Mapping[str, object]
     conditions: tuple[StatusCondition, ...]
     generation: int
     uid: str
+    full: bool = False
 
 
 def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
@@ -63,7 +67,8 @@ def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
         # Rounded, because it decays all the time and every change is a write to the API server.
         "history": f"{tenant.history:.2f}",
     }
-    return ObjectStatus(fields, (ready, _blocked(tenant.blocked)), tenant.generation, tenant.uid)
+    conditions = ready, _blocked(tenant.blocked)
+    return ObjectStatus(fields, conditions, tenant.generation, tenant.uid, tenant.full)
 
 
 def _blocked(found: BlockedReclaim | None) -> StatusCondition:

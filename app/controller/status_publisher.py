@@ -2,7 +2,8 @@
 
 It reads the engine's view at most once a second, and writes only changed statuses. If only amounts
 have changed, it writes every ten seconds at most: otherwise these writes would cost the API server
-of a busy cluster more than the releases.
+of a busy cluster more than the releases. A tenant that has just reached its `maxPending` is an
+exception, because the webhooks learn it from the status.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ class Publisher:
             return True
         if before.status == status:
             return False
-        has_only_new_amounts = replace(before.status, fields=status.fields) == status
+        if status.full and not before.status.full:
+            return True
+        amounts = replace(before.status, fields=status.fields, full=status.full)
+        has_only_new_amounts = amounts == status
         return not has_only_new_amounts or self._period - before.period >= AMOUNTS_PERIODS
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:

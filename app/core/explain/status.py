@@ -83,6 +83,7 @@ def _tenant(
     tree = registry.usage.tree
     branch = tree.tenants.get(name)
     fault = tenancy.parent_fault(name)
+    most = tenant.max_pending if tenant else None
     return TenantView(
         parent=tenancy.parent_of(name),
         weight=tenant.weight if tenant else Fraction(1),
@@ -97,6 +98,7 @@ def _tenant(
         paused=tenant is not None and tenant.paused,
         exists=tenant is not None,
         uid=tenant.uid if tenant else "",
+        full=most is not None and pending >= most,
     )
 
 

@@ -30,8 +30,9 @@ class TenantView:
     `share` is the dominant share of the whole cluster, `used` the managed resources per pool,
     `borrowed` the part beyond the guarantee, `history` the decayed dominant share. `disputed` are
     its namespaces that belong to an older tenant. `parent_fault`: why nothing of it is released, if
-    a tenant above it is not valid. `exists`: there is a Tenant resource. `blocked`: the reclaims
-    for a guarantee that disruption budgets forbid.
+    a tenant above it is not valid. `full`: it has no fewer pending pods than its `maxPending`.
+    `exists`: there is a Tenant resource. `blocked`: the reclaims for a guarantee that disruption
+    budgets forbid.
     """
 
     parent: TenantName | None
@@ -47,6 +48,7 @@ class TenantView:
     paused: bool
     exists: bool
     uid: str = ""
+    full: bool = False
     blocked: BlockedReclaim | None = None
 
 

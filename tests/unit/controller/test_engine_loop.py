@@ -266,9 +266,13 @@ async def test_status_is_published_for_tenants_that_exist() -> None:
         assert set(rig.written.statuses) == {("tenants", "t")}
 
 
-def guaranteed(name: str, namespace: str, guarantee: int) -> ev.TenantObserved:
+def guaranteed(
+    name: str, namespace: str, guarantee: int, max_pending: int | None = None
+) -> ev.TenantObserved:
     quotas = {DEFAULT_POOL: Quota({GPU: guarantee})}
-    tenant = Tenant(TenantName(name), Millis(0), namespaces=(namespace,), quotas=quotas)
+    tenant = Tenant(
+        TenantName(name), Millis(0), namespaces=(namespace,), quotas=quotas, max_pending=max_pending
+    )
     return ev.TenantObserved(Millis(0), tenant)
 
 
@@ -310,6 +314,20 @@ async def test_new_amounts_are_written_only_after_several_periods() -> None:
             await until(lambda seen=seen: len(rig.meters.views) > seen)  # type: ignore[misc]
         assert 1 <= rig.written.writes - writes <= 3
         await until(lambda: rig.written.statuses["tenants", "t"]["pending"] == 2 * AMOUNTS_PERIODS)
+
+
+async def test_a_tenant_that_reaches_its_maximum_of_pending_pods_is_written_at_once() -> None:
+    async with running(Rig(), gpus=0) as rig:
+        most = 3
+        await rig.hear(guaranteed("t", "a", 0, most))
+        rig.lead.free.set()
+        await until(lambda: ("tenants", "t") in rig.written.statuses)
+        seen = len(rig.meters.views)
+        for number in range(most):
+            await rig.create(held_pod(f"p{number}", "a"))
+        pending = lambda: rig.written.statuses["tenants", "t"]["pending"]  # noqa: E731
+        await until(lambda: pending() == most)
+        assert len(rig.meters.views) - seen < AMOUNTS_PERIODS / 2
 
 
 async def test_a_status_is_written_again_after_a_write_without_an_answer() -> None:
