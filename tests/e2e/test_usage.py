@@ -155,6 +155,12 @@ def test_usage_is_what_pods_used_though_the_controller_was_killed(
         delete(others, name)
     until("nothing goes on", lambda: not running(stage))
 
+    def all_have_ended() -> bool:
+        """Return whether no usage grows: the leader records an end after the pod is gone."""
+        before = reader.seconds(f"by=workload&from={began}")
+        return reader.seconds(f"by=workload&from={began}") == before
+
+    until("all ends are recorded", all_have_ended)
     found = reader.seconds(f"by=workload&from={began}")
     for name, life in known.items():
         namespace = ours if name.startswith("p") else others

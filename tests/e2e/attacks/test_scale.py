@@ -21,7 +21,9 @@ GPUS = 32
 WANTED = 12
 """Pods of one GPU that each of three tenants wants: more than a third of all GPUs."""
 
-FLOOD = 1000
+FLOOD = 5000
+"""Most pods of the flood. It ends as soon as enough of them were refused."""
+REFUSALS = 100
 MOST = 200
 AT_ONCE = 8
 LIMITED = "its limit (maxPending) is {}"
@@ -160,7 +162,8 @@ def test_27_a_flood_of_one_tenant_keeps_nobody_waiting(
             outcomes(27, ground.mode, attack, NOT_ITS_LAYER, saw)
         case "everything":
             refusals = asyncio.run(flood(ground, stage, ours.namespace, other))
-            assert len(refusals) + len(ours.pods) == FLOOD
+            assert len(refusals) >= REFUSALS
+            assert len(ours.pods) >= most
             assert all(LIMITED.format(most) in each for each in refusals)
             outcomes(27, ground.mode, attack, "W", refusals[-1])
         case _:
@@ -187,7 +190,7 @@ def one_more(ours: Yard, refused: list[str]) -> bool:
 async def flood(ground: Ground, stage: Stage, namespace: str, other: Yard) -> list[str]:
     """Create pods as fast as possible, and one pod of another tenant among them; return refusals.
 
-    The other tenant's pod is released before the flood ends.
+    The flood ends when enough pods were refused and the other tenant's pod has been released.
     """
     kubeconfig = stage.folder / "flood.kubeconfig"
     kubeconfig.write_text(ground.cluster.user("mallory"))
@@ -201,11 +204,11 @@ async def flood(ground: Ground, stage: Stage, namespace: str, other: Yard) -> li
                 await client.request("POST", path(namespace), body=item)
             except ClusterRefused as error:
                 refusals.append(str(error))
-            if number == FLOOD // 4:
+            if number == MOST:
                 bob = (body("modest"), "bob", ground.bob)
                 assert await asyncio.to_thread(other.make, *bob) is None
-            if number == FLOOD - 1:
-                assert other.released() == {"modest"}
+            if number > MOST and len(refusals) >= REFUSALS and other.released() == {"modest"}:
+                return
 
     try:
         await asyncio.gather(*(create() for _ in range(AT_ONCE)))
