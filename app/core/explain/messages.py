@@ -147,7 +147,11 @@ def _unqueued(tracked: PodRecord, registry: PodRegistry) -> str:
                 "create it, or use another class"
             )
         case Wait.CLAIM if not pod.awaits:
-            return "not queued: Fairgate reserves its resource claims first, which takes seconds"
+            return (
+                "not queued: Fairgate reserves its resource claims first, which takes seconds; if "
+                "it takes longer, the API server may refuse changes of a claim whose opaque "
+                "parameters were written with spaces: create the claim again with kubectl"
+            )
         case Wait.CLAIM:
             return (
                 f"not queued: there is no resource claim for {', '.join(pod.awaits)} yet; "

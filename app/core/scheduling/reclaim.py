@@ -149,10 +149,11 @@ class Reclaimer:
         """Return whether a terminating pod is not expected to end in time.
 
         Its grace period is too long, which its owner may choose, or it has been terminating too
-        long.
+        long. A grace period beyond 292 years overflows in the API server, to an end in the past.
         """
-        pod, since = tracked.pod, self._leaving.get(tracked.pod.uid, (tracked, now))[1]
-        return (pod.gone_by or 0) > now + LEAVING_MS or now - since >= LEAVING_MS
+        since = self._leaving.get(tracked.pod.uid, (tracked, now))[1]
+        end = now if tracked.pod.gone_by is None else tracked.pod.gone_by
+        return abs(end - now) > LEAVING_MS or now - since >= LEAVING_MS
 
     def _stays(self, tracked: PodRecord) -> bool:
         """Return whether a pod ends only if it is evicted."""

@@ -205,6 +205,7 @@ def test_a_pod_is_released_after_its_claim_has_had_the_finalizer_for_a_while() -
     assert why is not None
     assert why.rule is Rule.CLAIM
     assert "reserves its resource claims" in why.text
+    assert "create the claim again with kubectl" in why.text
     yard.see(claim("u1", NIC, protected=True))
     yard.wait(SECURE_MS - 1)
     assert yard.all(Release) == []

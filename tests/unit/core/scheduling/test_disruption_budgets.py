@@ -380,11 +380,12 @@ def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: Eviction
     assert town.released() == ["a-two"]
 
 
+@pytest.mark.parametrize("end", [10**15, -(10**12)], ids=["far", "overflow"])
 def test_a_pod_that_is_deleted_with_a_long_grace_period_is_evicted_all_the_same(
-    town: EvictionCluster,
+    town: EvictionCluster, end: int
 ) -> None:
     pods = nine(town)
-    slow = [replace(p, terminating=True, gone_by=Millis(town.now + 10**9)) for p in pods]
+    slow = [replace(p, terminating=True, gone_by=Millis(end)) for p in pods]
     town.hear(*(ev.PodObserved(town.at, pod) for pod in slow))
     town.submit("a-one")
     assert town.evicted() == ["b8"]
