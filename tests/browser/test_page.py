@@ -129,7 +129,7 @@ def test_the_first_row_answers_before_anything_else(opens: Opens, place: Served)
     expect(tiles.nth(0)).to_contain_text("54 of 64")
     expect(tiles.nth(0)).to_contain_text("10 free")
     expect(page.locator(".tile", has_text="Waiting")).to_contain_text("692 GPUs")
-    expect(page.locator(".tile", has_text="Waiting")).to_contain_text("90 pods")
+    expect(page.locator(".tile", has_text="Waiting")).to_contain_text("90 pods, all pools")
     expect(page.locator(".tile", has_text="Longest wait")).to_be_visible()
     text = page.locator("main").inner_text()
     assert "epoch" not in text
@@ -144,7 +144,7 @@ def test_the_first_row_shows_the_releases_of_the_last_hour(
     page = live(opens, place)
     tile = page.locator(".tile", has_text="Released in the last hour")
     expect(tile).to_contain_text("24 GPUs")
-    expect(tile).to_contain_text("3 pods, half waited at most 60 s")
+    expect(tile).to_contain_text("3 pods in all pools, half waited at most 60 s")
     town.rights.granted -= {("get", "tenants/usage")}
     page = live(opens, place)
     expect(page.locator("#tenant-rows tr")).to_have_count(4)

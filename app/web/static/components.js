@@ -130,3 +130,9 @@ export function useAnswer(ask, path, seconds, most) {
 export function Term({ children, name, kind = "term" }) {
   return html`<span class="term">${children}<a class="help" href=${address("glossary", [], { [kind]: name })} aria-label=${`What is ${name}?`}>?</a></span>`;
 }
+
+/** How amounts of several pools are added. Empty for one pool. */
+export function UnitsNote({ units }) {
+  if (!units.note) return null;
+  return html`<p class="note">${units.isWeighted ? html`<${Term} name="weighted GPUs">${units.note}<//>` : units.note}</p>`;
+}

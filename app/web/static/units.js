@@ -5,7 +5,7 @@ import { decimal, deviceOf, number, percent } from "./format.js";
 /**
  * Return {name, total, isWeighted, note, say(fraction)}. If all pools weigh a device alike, a fraction
  * is a number of devices. Otherwise it is a weighted number. If the caller may not see pools, it is a
- * percentage, and `total` is 0.
+ * percentage, and `total` is 0. `note` says how pools are added, if there are several.
  */
 export function unitsOf(pools) {
   const kinds = pools
@@ -20,7 +20,9 @@ export function unitsOf(pools) {
   const total = kinds.reduce((sum, kind) => sum + kind.count * kind.weight, 0) / unit;
   const note = isWeighted
     ? `Weighted GPUs: ${kinds.map((kind) => `one of ${kind.name} counts ${decimal(kind.weight)}`).join(", ")}.`
-    : "";
+    : kinds.length > 1
+      ? `GPUs of all pools are added: ${kinds.map((kind) => kind.name).join(", ")}.`
+      : "";
   const name = !total ? "Part of the cluster" : isWeighted ? "Weighted GPUs" : "GPUs";
   return {
     name,

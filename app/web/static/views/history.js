@@ -2,7 +2,7 @@
 
 import { Chart, MOST_LINES } from "../chart.js";
 import { deviceOf, devices, moment, number, parseCsv, visible } from "../format.js";
-import { Empty, Term } from "../components.js";
+import { Empty, Term, UnitsNote } from "../components.js";
 import { namesOf, Releases, releasesPath, unnamedText } from "./releases.js";
 import { change } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -193,7 +193,7 @@ export function History({ state, hello, query, ask, theme }) {
       ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} theme=${theme} onSelect=${show} />`
       : null}
     ${shown.since && Date.parse(shown.since) / 1000 > shown.from ? html`<p class="note">Before ${moment(new Date(shown.since))} some use was not recorded.</p>` : null}
-    ${shown.lines?.length && units.note ? html`<p class="note"><${Term} name="weighted GPUs">${units.note}<//></p>` : null}
+    ${shown.lines?.length ? html`<${UnitsNote} units=${units} />` : null}
     ${shown.lines?.length && tenant ? html`<p class="note">Times before now are compared with the <${Term} name="fair share">fair share<//> of now.</p>` : null}
     ${unnamedText(hello, tenant) ? html`<p class="note">${unnamedText(hello, tenant)}</p>` : null}
   </section>

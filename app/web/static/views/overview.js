@@ -41,23 +41,24 @@ export function Tiles({ state, hello, releases }) {
   const gpus = waiting.reduce((sum, each) => sum + devices(each.request), 0);
   const oldest = waiting.map((each) => each.since).sort()[0];
   const pools = poolTiles(state);
+  const where = pools.length > 1 ? ", all pools" : "";
   return html`<dl class="tiles" aria-label="At a glance">
     ${pools.slice(0, MOST_TILES)}
     ${pools.length > MOST_TILES ? html`<${Tile} name="More pools" href=${address("nodes")} value=${pools.length - MOST_TILES} note="see Nodes" />` : null}
-    <${Tile} name="Waiting" href=${address("queues")} value=${`${decimal(gpus)} GPUs`} note=${`${count(pods, "pod")}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
+    <${Tile} name="Waiting" href=${address("queues")} value=${`${decimal(gpus)} GPUs`} note=${`${count(pods, "pod")}${where}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
     <${Tile} name="Longest wait" value=${oldest ? ago(oldest) : "none"} note=${oldest ? "the oldest pending pod" : "no pod waits"} />
-    ${releases ? html`<${Tile} name="Released in the last hour" term="released" href=${address("history")} value=${`${decimal(devices(releases.request))} GPUs`} note=${releasedText(releases)} />` : null}
+    ${releases ? html`<${Tile} name="Released in the last hour" term="released" href=${address("history")} value=${`${decimal(devices(releases.request))} GPUs`} note=${releasedText(releases, pools.length > 1 ? " in all pools" : "")} />` : null}
   </dl>`;
 }
 
-function releasedText({ pods, waitP50 }) {
-  return `${count(pods, "pod")}${waitP50 === null ? "" : `, half waited at most ${lasting(waitP50)}`}`;
+function releasedText({ pods, waitP50 }, where) {
+  return `${count(pods, "pod")}${where}${waitP50 === null ? "" : `, half waited at most ${lasting(waitP50)}`}`;
 }
 
-/** A text field that filters the rows below it. Its value is part of the address. */
-export function Filter({ query, placeholder }) {
+/** A text field that filters what `label` names. Its value is part of the address. */
+export function Filter({ query, label, placeholder }) {
   return html`<div class="bar-of-tools">
-    <label for="filter">Filter</label>
+    <label for="filter">${label}</label>
     <input id="filter" type="search" placeholder=${placeholder} autocomplete="off" spellcheck=${false} value=${query.get("filter") ?? ""} onInput=${(event) => change({ filter: event.target.value })} />
   </div>`;
 }
@@ -72,7 +73,7 @@ export function Overview({ state, hello, query, ask }) {
     <section class="card" aria-labelledby="tenants-title">
       <div class="card-head">
         <h2 id="tenants-title">Tenants</h2>
-        <${Filter} query=${query} placeholder="tenant or user" />
+        <${Filter} query=${query} label="Filter this table" placeholder="tenant or user" />
       </div>
       <${TenantTable} state=${state} hello=${hello} query=${query} name="Tenants and users" />
     </section>

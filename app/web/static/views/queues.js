@@ -1,7 +1,7 @@
 // Queues by wait reason, and the pods of one queue in order.
 
 import { ago, amounts, count, decimal, devices, estimateText, sentence, visible } from "../format.js";
-import { Cell, Empty, More, needsAttention, RowHead, Rule, Table, Term, useAnswer } from "../components.js";
+import { Cell, Empty, More, needsAttention, RowHead, Rule, Table, Term, UnitsNote, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { Filter } from "./overview.js";
 import { unitsOf } from "../units.js";
@@ -54,7 +54,7 @@ export function Queues({ state, hello, query }) {
     { name: "Reasons", kind: "rules", term: "wait reason" },
   ];
   return html`<section class="card" aria-labelledby="queues-title">
-    <div class="card-head"><h1 id="queues-title">Queues</h1><${Filter} query=${query} placeholder="tenant or user" /></div>
+    <div class="card-head"><h1 id="queues-title">Queues</h1><${Filter} query=${query} label="Filter queues and reasons" placeholder="tenant or user" /></div>
     <${ByRule} queues=${state.queues.filter(named)} chosen=${rule} />
     ${found.length
       ? html`<${More} items=${found} step=${STEP} noun="queues">
@@ -63,7 +63,7 @@ export function Queues({ state, hello, query }) {
           <//>`}
         <//>`
       : html`<${NoQueue} hello=${hello} filtered=${wanted || rule} />`}
-    ${found.length && units.note ? html`<p class="note">Used and fair share are <${Term} name="weighted GPUs">weighted GPUs<//>.</p>` : null}
+    ${found.length ? html`<${UnitsNote} units=${units} />` : null}
     ${state.leftOut.queues ? html`<p class="note">${count(state.leftOut.queues, "queue")} beyond these are left out. The queue of each tenant is complete: open a tenant.</p>` : null}
   </section>`;
 }

@@ -1,7 +1,7 @@
 // The tree of tenants: use against fair share, waiting GPUs and longest wait. Users are folded.
 
 import { ago, count, decimal, devices, inPoolsShort, percent, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
+import { Cell, Empty, More, RowHead, Table, UnitsNote } from "../components.js";
 import { BarLegend, ShareBar, scaleEnd } from "../share_bar.js";
 import { address, change } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
@@ -139,7 +139,7 @@ export function TenantTable({ state, hello, query, tops, name }) {
           <//>`}
         <//>`
       : html`<${NoTenants} hello=${hello} wanted=${wanted} />`}
-    ${units.note ? html`<p class="note"><${Term} name="weighted GPUs">${units.note}<//></p>` : null}
+    <${UnitsNote} units=${units} />
     ${flat.length && !hello.everyTenant ? html`<p class="note">Other tenants are not shown: you may not see them.</p>` : null}
     ${state.leftOut.users ? html`<p class="note">${count(state.leftOut.users, "user")} with less use and fewer pods are left out. Open a tenant to see all of its users.</p>` : null}
   `;
