@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.support.cluster_driver import name_of, until
 from tests.support.real_node import Installation, gpu_pod
 
@@ -54,7 +56,9 @@ def test_uninstall_leaves_nothing(fairgate: Installation) -> None:
 
 
 def _left(fairgate: Installation) -> list[str]:
-    found = fairgate.stage.get(REMOVED, "-A", "-l", LABEL)["items"]
+    found = json.loads(fairgate.node.kubectl("get", REMOVED, "-A", "-l", LABEL, "-o", "json"))[
+        "items"
+    ]
     return [f"{each['kind']} {name_of(each)}" for each in found]
 
 
