@@ -81,6 +81,8 @@ class EngineQueries:
         self._resting = resting
         self._running = running
         self._blocked = blocked
+        self.revision = 0
+        """Grows whenever an answer may change."""
         self._settled = False
         self._view: ClusterView | None = None
         self._known: ExplainContext | None = None
@@ -95,6 +97,7 @@ class EngineQueries:
     def _drop_answers(self) -> None:
         self._settled = False
         self._view = self._known = None
+        self.revision += 1
 
     def view(self) -> ClusterView:
         """Return the present status of tenants and pools."""

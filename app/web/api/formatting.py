@@ -12,12 +12,17 @@ from fastapi import Response
 from app.core.model import Amounts, Millis, PoolName, Resource
 from app.core.quantities import GIB, render
 
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 
 
 def as_json(body: Mapping[str, object]) -> Response:
     """Return a JSON answer. The caller has already given it the form of its response model."""
-    return Response(_encode(body), media_type="application/json")
+    return json_answer(encode_json(body))
+
+
+def json_answer(body: bytes) -> Response:
+    """Return an encoded JSON answer."""
+    return Response(body, media_type="application/json")
 
 
 def quantities(amounts: Amounts) -> dict[str, str]:

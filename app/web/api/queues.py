@@ -1,12 +1,14 @@
 """Route /tenants/{tenant}/queue: every held workload, its position and its wait reason.
 
 Order, positions and counts come from the leader's copy in Redis. The engine of the replica adds the
-explanation of each workload that it has seen.
+explanation of each workload that it has seen. A page is encoded once for all who read it within
+`FRESH_SECONDS`, unless the state of the engine or a count changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -20,7 +22,7 @@ from app.ports.auth import Identity
 from app.ports.forecasts import Estimate
 from app.ports.store import QueueReader, QueueRow
 from app.web.api import examples
-from app.web.api.formatting import as_json, moment, quantities
+from app.web.api.formatting import encode_json, json_answer, moment, quantities
 from app.web.api.pagination import Limit, More, key_of, token
 from app.web.api.route_context import RouteContext, TenantPath
 from app.web.api.schemas import QueueModel
@@ -31,11 +33,37 @@ Shown = dict[SharedRow | None, dict[str, Any]]
 MOST_USERS = 100
 """Users in one read of the store."""
 
+FRESH_SECONDS = 0.5
+"""How long an encoded page is used again. Estimates and Redis may change meanwhile."""
+
+MOST_PAGES = 256
+
+
+class _RecentPages:
+    """Encoded pages by what they depend on, the oldest first. `clock` returns monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pages: dict[Hashable, tuple[float, bytes]] = {}
+
+    def get(self, key: Hashable) -> bytes | None:
+        """Return a page that is fresh, or None."""
+        at, body = self._pages.get(key, (float("-inf"), b""))
+        return body if self._clock() - at < FRESH_SECONDS else None
+
+    def add(self, key: Hashable, body: bytes) -> None:
+        """Record a page that was made just now."""
+        self._pages.pop(key, None)
+        if len(self._pages) >= MOST_PAGES:
+            del self._pages[next(iter(self._pages))]
+        self._pages[key] = self._clock(), body
+
 
 def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes that read queues."""
     access = context.access
     caller = Depends(access.caller)
+    pages = _RecentPages(time.monotonic)
 
     @routes.get(
         "/tenants/{tenant}/queue",
@@ -59,11 +87,15 @@ def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
             await access.need(identity, "get", "tenants", "queue", tenant)
         name, last = context.need_tenant(tenant), _mark(more)
         counts = [each for each in await context.queues.pending(name) if user in (None, each.user)]
+        revision = context.queries.revision, context.seen_whole()
+        key = (name, user, limit, more, tuple(counts), *revision)
+        if (body := pages.get(key)) is not None:
+            return json_answer(body)
         users = [each.user for each in counts if last is None or each.user >= last.user]
         rows = await _read(context.queues, name, users, last, limit + 1)
         rest = _token(rows[limit - 1].mark) if len(rows) > limit else None
         shown: Shown = {}
-        return as_json(
+        body = encode_json(
             {
                 "items": [_item(row, context, shown) for row in rows[:limit]],
                 "continue": rest,
@@ -71,6 +103,8 @@ def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
                 "pending": sum(each.pods for each in counts),
             }
         )
+        pages.add(key, body)
+        return json_answer(body)
 
 
 async def _read(

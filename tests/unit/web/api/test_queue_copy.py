@@ -51,6 +51,30 @@ async def test_a_lost_copy_is_a_problem_and_not_an_empty_queue(
     assert reply.headers["retry-after"] == seconds
 
 
+async def test_a_page_is_made_once_while_nothing_changes(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    page = both.queues.page
+
+    async def counted(*args: Any) -> Any:
+        reads.append(args)
+        return await page(*args)
+
+    monkeypatch.setattr(both.queues, "page", counted)
+    first = await both.get(PATHS[0])
+    assert (await both.get(PATHS[0])).body == first.body
+    assert len(reads) == 1
+    await both.get(PATHS[0] + "?limit=2")
+    assert len(reads) == 2
+    await both.see(pod("p3", since=Millis(NOW)))
+    assert len((await both.get(PATHS[0])).json["items"]) == 4
+    assert len(reads) == 3
+    monkeypatch.setattr("app.web.api.queues.FRESH_SECONDS", 0.0)
+    await both.get(PATHS[0])
+    assert len(reads) == 4
+
+
 async def test_a_lost_copy_does_not_hide_why_a_pod_waits(both: Both) -> None:
     both.queues.error = StoreEmptied("no state")
     reply = await both.get("/v1/workloads/team-a/p1")
