@@ -36,7 +36,8 @@ MOST_USERS = 100
 FRESH_SECONDS = 0.5
 """How long an encoded page is used again. Estimates and Redis may change meanwhile."""
 
-MOST_PAGES = 256
+MOST_PAGES = 64
+"""Kept pages, of up to 200 kB each."""
 
 
 class _RecentPages:
@@ -52,11 +53,14 @@ class _RecentPages:
         return body if self._clock() - at < FRESH_SECONDS else None
 
     def add(self, key: Hashable, body: bytes) -> None:
-        """Record a page that was made just now."""
+        """Record a page that was made just now, and drop pages that are not fresh."""
+        now = self._clock()
         self._pages.pop(key, None)
-        if len(self._pages) >= MOST_PAGES:
-            del self._pages[next(iter(self._pages))]
-        self._pages[key] = self._clock(), body
+        for old, (at, _) in list(self._pages.items()):
+            if now - at < FRESH_SECONDS and len(self._pages) < MOST_PAGES:
+                break
+            del self._pages[old]
+        self._pages[key] = now, body
 
 
 def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
