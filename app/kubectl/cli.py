@@ -362,6 +362,16 @@ cli.command(epilog=cli_reports.SHARES)(cli_reports.shares)
 cli.command(epilog=cli_reports.QUOTAS)(cli_reports.quotas)
 cli.command(epilog=cli_reports.AUDIT)(cli_reports.audit)
 cli.command("open", epilog=cli_reports.OPEN)(cli_reports.open_page)
+
+
+@cli.command(
+    hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def doctor() -> None:
+    """Say which program has this command."""
+    raise InvalidInput("doctor is a command of the server's package: run `fairgate doctor`.")
+
+
 cli.command("version", epilog=cli_reports.VERSION)(cli_reports.version)
 
 

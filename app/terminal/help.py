@@ -46,6 +46,14 @@ class HelpGroup(TyperGroup):
         """Write the help."""
         formatter.write(help_text(self, ctx, formatter.width))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first word names. The error for another names all of them."""
+        if args and self.get_command(ctx, args[0]) is None:
+            known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+            shown = [name for name, command in known.items() if command and not command.hidden]
+            ctx.fail(f"No such command {args[0]!r}. Commands: {', '.join(shown)}.")
+        return super().resolve_command(ctx, args)
+
 
 class CommandLine(typer.Typer):
     """A typer program or group. Its commands have plain help."""

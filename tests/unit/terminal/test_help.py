@@ -89,7 +89,7 @@ def test_only_the_named_command_is_built(
     monkeypatch.setattr(typer.main, "get_command_from_info", noted)
     program(["hide"], standalone_mode=False)
     assert built == ["hide"]
-    with pytest.raises(Exception, match="No such command 'hidden'"):
+    with pytest.raises(Exception, match=r"No such command 'hidden'\. Commands: "):
         program(["hidden"], standalone_mode=False)
     program(["--help"], standalone_mode=False)
     assert "show" in capsys.readouterr().out
