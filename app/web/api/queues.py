@@ -1,7 +1,7 @@
 """Route /tenants/{tenant}/queue: every held workload, its position and its wait reason.
 
 Order, positions and counts come from the leader's copy in Redis. The engine of the replica adds the
-explanation of each workload that it has seen. A page is encoded once for all who read it within
+explanation of each workload that it has seen. An encoded page serves all its readers for
 `FRESH_SECONDS`, unless the state of the engine or a count changes.
 """
 
@@ -41,7 +41,7 @@ MOST_PAGES = 64
 
 
 class _RecentPages:
-    """Encoded pages by what they depend on, the oldest first. `clock` returns monotonic seconds."""
+    """Encoded pages by the state that they show, the oldest first. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
