@@ -47,7 +47,7 @@ class HelpGroup(TyperGroup):
         formatter.write(help_text(self, ctx, formatter.width))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first word names. The error for another lists the commands."""
+        """Return the command that the first word names. The error for another lists them."""
         if args and self.get_command(ctx, args[0]) is None:
             known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
             shown = [name for name, command in known.items() if command and not command.hidden]
