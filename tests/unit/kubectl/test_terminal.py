@@ -240,3 +240,17 @@ def test_a_shell_gets_a_script_for_the_program_itself(shell: str) -> None:
     assert done.returncode == 0
     assert "kubectl-fairgate" in done.stdout
     assert "_KUBECTL_FAIRGATE_COMPLETE" in done.stdout
+
+
+def test_doctor_names_the_program_that_has_it() -> None:
+    done = plugin("doctor", "--write", "values.yaml")
+    assert done.returncode == 2
+    assert "run `fairgate doctor`" in done.stderr
+    assert "doctor  " not in plugin("--help").stdout
+
+
+def test_the_error_for_an_unknown_command_lists_the_shown_ones() -> None:
+    done = plugin("nodes")
+    assert done.returncode == 2
+    assert "No such command 'nodes'. Commands: queue, mine, why" in done.stderr
+    assert "doctor" not in done.stderr
