@@ -17,12 +17,14 @@ import pytest
 
 from app.core.admission import validation
 from app.core.podspec.resource_claims import FINALIZER
+from app.devcluster.binaries import Tools
 from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of, path
 from tests.e2e.attacks.attack_helpers import CHANGED
 from tests.e2e.attacks.attack_namespaces import Yard, only, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.audit_entries import entries
 from tests.support.cluster_driver import GATE, GPU, Stage, gates, until
+from tests.support.kubernetes_features import require_extended_resources
 
 API = "resource.k8s.io/v1"
 ROOT = f"/apis/{API}"
@@ -445,9 +447,10 @@ def test_32_a_namespace_is_deleted_with_its_claims(
 @LAYERED
 @pytest.mark.parametrize("trap", [8], indirect=True)
 def test_32_a_claim_that_is_allocated_again_gets_no_devices_beyond_the_limit(
-    ground: Ground, outcomes: Outcomes, trap: Trap
+    ground: Ground, outcomes: Outcomes, trap: Trap, cluster_tools: Tools
 ) -> None:
     """A first pod gets one GPU of each claim. The scheduler may allocate seven for a second pod."""
+    require_extended_resources(cluster_tools)  # its class counts as GPUs by this feature
     mallory, home, nodes = ground.mallory, NODES[3], NODES[1:3]
     for node in nodes:
         mallory.call("POST", trap.claims, seven_or_one(node, node))
