@@ -195,7 +195,28 @@ def test_the_chart_accepts_the_values_and_no_problem_is_left_with_them(
     assert "image:" in rendered.stdout, rendered.stderr
     checked = in_use.doctor("--values", str(in_use.values))
     assert checked.returncode == 0, checked.stdout
-    assert "0 problems, 0 warnings." in checked.stdout
+    # The URL of this Redis has a password, so the values name a Secret.
+    assert "warning  rights: the caller may not get secrets" in checked.stdout
+    assert "0 problems, 1 warning." in checked.stdout
+
+
+def test_the_secret_in_a_values_file_must_exist(in_use: InUse, before: Done) -> None:
+    planned = in_use.stage.folder / "planned.yaml"
+    written = yaml.safe_load(in_use.values.read_text())
+    planned.write_text(yaml.safe_dump({**written, "redis": {"existingSecret": "absent"}}))
+    unread = in_use.doctor("--values", str(planned))
+    assert unread.returncode == 0, "the documented role may not read Secrets"
+    assert "may not get secrets" in unread.stdout
+    in_use.cluster.kubectl(
+        "create", "clusterrole", "reads-secrets", "--verb=get", "--resource=secrets"
+    )
+    in_use.cluster.kubectl(
+        "create", "clusterrolebinding", "reads-secrets", "--clusterrole=reads-secrets",
+        "--user=inspector",
+    )  # fmt: skip
+    done = in_use.doctor("--values", str(planned))
+    assert done.returncode == 1
+    assert "redis.existingSecret names Secret absent in namespace fairgate-system" in done.stdout
 
 
 def test_an_installation_with_the_values_refuses_no_agent(

@@ -22,6 +22,7 @@ PATHS = {
     "Event": "/api/v1/events",
     "ResourceQuota": "/api/v1/resourcequotas",
     "ConfigMap": "/api/v1/configmaps",
+    "Secret": "/api/v1/secrets",
     "Deployment": "/apis/apps/v1/deployments",
     "DaemonSet": "/apis/apps/v1/daemonsets",
     "Job": "/apis/batch/v1/jobs",

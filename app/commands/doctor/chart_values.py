@@ -46,14 +46,19 @@ class Section:
 
 
 def chart_values(
-    seen: ClusterSnapshot, namespace: str, redis_url: str = "", image: str = ""
+    seen: ClusterSnapshot,
+    namespace: str,
+    redis_url: str = "",
+    image: str = "",
+    redis_faults: Iterable[str] = (),
 ) -> list[Section]:
     """Return the values for a cluster. Empty lists are left out.
 
-    `namespace` is that of Fairgate, which must be exempt.
+    `namespace` is that of Fairgate, which must be exempt. `redis_faults`: what the test of the
+    Redis found.
     """
     usual, assumed = Assumptions(), seen.assumed
-    sections = [_mode(seen), _image(seen, image), _redis(redis_url)]
+    sections = [_mode(seen), _image(seen, image), _redis(redis_url, namespace, redis_faults)]
     spaces = [space for space in refused(seen) if space.agents]
     exempt = {s.namespace: names(described(s.agents)) for s in spaces if s.should_be_exempt}
     kept = [
@@ -144,7 +149,7 @@ def _image(seen: ClusterSnapshot, image: str) -> Section:
     return Section("image", value, comment, {})
 
 
-def _redis(url: str) -> Section:
+def _redis(url: str, namespace: str, faults: Iterable[str]) -> Section:
     if not url:
         return Section(
             "redis",
@@ -152,15 +157,14 @@ def _redis(url: str) -> Section:
             "A Redis for trials. For production set redis.url or redis.existingSecret instead.",
             {},
         )
-    if not urlsplit(url).password:
-        return Section("redis", {"url": url}, "", {})
-    return Section(
-        "redis",
-        {"existingSecret": SECRET},
-        "The URL contains a password, so it must be in a Secret:\n"
-        f"kubectl create secret generic {SECRET} --namespace fairgate-system --from-file=url=FILE",
-        {},
-    )
+    value, comment = {"url": url}, [f"Not in order: {fault}" for fault in faults]
+    if urlsplit(url).password:
+        value = {"existingSecret": SECRET}
+        comment += [
+            "The URL contains a password, so it must be in a Secret:",
+            f"kubectl create secret generic {SECRET} --namespace {namespace} --from-file=url=FILE",
+        ]
+    return Section("redis", value, "\n".join(comment), {})
 
 
 def _schedulers(seen: ClusterSnapshot) -> list[Section]:

@@ -15,6 +15,7 @@ from app.commands.doctor.component_checks import check_components
 from app.commands.doctor.device_checks import check_device_classes, check_devices
 from app.commands.doctor.findings import Check, Finding, problem, warning
 from app.commands.doctor.installation_checks import check_installation
+from app.commands.doctor.planned_checks import check_planned
 from app.commands.doctor.redis_checks import check_size
 from app.commands.doctor.snapshot import MOST, ClusterSnapshot
 from app.commands.doctor.workload_checks import check_operators, check_pods
@@ -34,6 +35,7 @@ def examine(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Findin
         *check_quotas(seen, namespace),
         *check_components(seen, now),
         *check_installation(seen, now),
+        *check_planned(seen, namespace),
         *check_size(seen),
     ]
 
@@ -41,8 +43,9 @@ def examine(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Findin
 def _incomplete(seen: ClusterSnapshot) -> Iterator[Finding]:
     custom = {each.name for each in seen.kinds}
     for verb, resource in sorted({(each.verb, each.resource) for each in seen.unread}):
-        # The pods of custom resources are checked, even if their templates are not.
-        make = warning if resource in custom else problem
+        # The pods of custom resources are checked, even if their templates are not. Few people may
+        # read Secrets.
+        make = warning if resource in {*custom, "secrets"} else problem
         yield make(
             Check.RIGHTS,
             f"the caller may not {verb} {resource}, so the checks that need them are left out.",

@@ -13,7 +13,7 @@ from pathlib import Path
 from app.commands.doctor import assumptions, report
 from app.commands.doctor.chart_values import as_values, as_yaml, chart_values
 from app.commands.doctor.checks import examine
-from app.commands.doctor.findings import Check, Finding, problem
+from app.commands.doctor.findings import Check, Finding, Level, problem
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot, watch_expired_lease
 from app.commands.release.console import NO, warn
@@ -51,7 +51,8 @@ def run(options: DoctorOptions) -> None:
     seen, of_redis = asyncio.run(_read_snapshot(options, who, settings, redis))
     now = datetime.now(UTC)
     findings = [*examine(seen, options.namespace, now), *of_redis]
-    sections = chart_values(seen, options.namespace, redis, options.image)
+    faults = [each.message for each in of_redis if each.level is not Level.OK]
+    sections = chart_values(seen, options.namespace, redis, options.image, faults)
     if options.write is not None:
         _write(options.write, as_yaml(sections))
     if options.output is None:

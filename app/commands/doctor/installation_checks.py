@@ -67,17 +67,19 @@ def _webhooks(seen: ClusterSnapshot) -> Iterator[Finding]:
         return
     ready = _ready_addresses(found.endpoints)
     if not ready:
+        refuses = policy_mode(seen) is not Mode.OBSERVE
+        effect = "pods with devices cannot be created" if refuses else "nothing is counted"
         yield problem(
             Check.WEBHOOKS,
-            f"Service {WEBHOOK} has no ready endpoint, so pods with devices cannot be created.",
+            f"Service {WEBHOOK} has no ready endpoint, so {effect}.",
             f"See why the pods of Deployment {WEBHOOK} are not ready.",
             [WEBHOOK],
         )
     elif ready == 1:
         yield warning(
             Check.WEBHOOKS,
-            f"Service {WEBHOOK} has one ready endpoint: pods with devices cannot be created while "
-            "it restarts.",
+            f"Service {WEBHOOK} has one ready endpoint: in mode Enforce pods with devices cannot "
+            "be created while it restarts.",
             "Run two replicas or more (webhook.replicas).",
             [WEBHOOK],
         )

@@ -48,16 +48,16 @@ def maxmemory_megabytes(pods: int) -> int:
 
 
 def check_size(seen: ClusterSnapshot) -> Iterator[Finding]:
-    """Report the memory that Redis needs for the pods of this cluster."""
+    """Report the memory that Redis needs for the pods of this cluster. No server is contacted."""
     if not seen.is_known("pods"):
         return
     pods = sum(each.pods for each in seen.workloads if each.asks)
     of_pods, usage, audit = needed_megabytes(pods)
     yield ok(
         Check.REDIS,
-        f"Redis needs {of_pods + usage + audit} MB: {of_pods} MB for {count(pods, 'pod')} with "
-        f"devices, {usage} MB for usage records, {audit} MB for the audit chain; set maxmemory to "
-        f"{maxmemory_megabytes(pods)} MB or more.",
+        f"Redis needs about {of_pods + usage + audit} MB: {of_pods} MB for {count(pods, 'pod')} "
+        f"with devices, {usage} MB for usage records, {audit} MB for the audit chain; set "
+        f"maxmemory to {maxmemory_megabytes(pods)} MB or more.",
     )
 
 

@@ -110,6 +110,8 @@ class ClusterSnapshot:
     """Extended resources of the nodes, with their sum."""
     nodes: int = 0
     classes: dict[str, PriorityClass] = field(default_factory=dict)
+    secrets: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The keys of the Secrets that the values file names. No value of a Secret is kept."""
     quotas: list[Object] = field(default_factory=list)
     tenants: dict[str, str] = field(default_factory=dict)
     """The tenant of each namespace that a Tenant names."""
@@ -157,6 +159,7 @@ async def take_snapshot(
     await reading.read_installation(namespace)
     if planned is not None:
         reading.found.assumed = planned
+        await reading.read_secrets(namespace, planned)
     await reading.read_accounts()
     await reading.read_nodes()
     await reading.read_workloads()
@@ -230,6 +233,14 @@ class _Reading:
         await self._each("events", f"/api/v1/{space}/events", found.events.append)
         if webhook := found.deployments.get("fairgate-webhook"):
             self.found.assumed = assumptions.installed(webhook)
+
+    async def read_secrets(self, namespace: str, planned: Assumptions) -> None:
+        for named in planned.named.secrets if planned.named else ():
+            found = await self._get(
+                "secrets", f"/api/v1/namespaces/{namespace}/secrets/{named.name}"
+            )
+            if found is not None:
+                self.found.secrets[named.name] = frozenset(found.get("data") or ())
 
     def _add_tenant(self, item: Object) -> None:
         for namespace in (item.get("spec") or {}).get("namespaces") or ():

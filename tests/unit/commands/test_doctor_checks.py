@@ -305,6 +305,14 @@ def test_endpoints_that_are_not_ready_are_a_problem() -> None:
     assert "no ready endpoint" in finding.message
 
 
+def test_in_mode_observe_an_absent_endpoint_refuses_no_pod() -> None:
+    slices = installed()["EndpointSlice"]
+    slices["endpoints"] = []
+    policy = made("Policy", "x", "default", spec={"mode": "Observe"})
+    [finding] = judged(EndpointSlice=slices, Policy=policy)[Check.WEBHOOKS]
+    assert "no ready endpoint, so nothing is counted" in finding.message
+
+
 def test_a_webhook_without_ca_is_a_problem() -> None:
     item = installed()["MutatingWebhookConfiguration"]
     item["webhooks"] = [{"name": "hold.fairgate.io", "clientConfig": {"service": {}}}]
@@ -625,6 +633,55 @@ def test_the_size_of_redis_is_a_sum() -> None:
 # --- the values file ---
 
 
+NAMING = """
+redis: {existingSecret: url-of-redis}
+tls: {existingSecret: certificate}
+imagePullSecrets: [{name: registry}]
+priorityClassName: gpu-platform
+"""
+
+
+def secret(name: str, *keys: str) -> Object:
+    return made("Secret", "v1", name, HOME, data=dict.fromkeys(keys, "eA=="))
+
+
+def test_each_object_that_a_values_file_names_must_exist() -> None:
+    problems = found(values=NAMING)[Check.COMPONENTS]
+    assert {each.level for each in problems} == {Level.PROBLEM}
+    assert [each.objects for each in problems] == [
+        ("Secret url-of-redis",),
+        ("Secret certificate",),
+        ("Secret registry",),
+        ("PriorityClass gpu-platform",),
+    ]
+    assert problems[0].message == (
+        f"redis.existingSecret names Secret url-of-redis in namespace {HOME}, which does not exist."
+    )
+
+
+def test_a_secret_must_have_the_keys_that_the_chart_reads() -> None:
+    objects = [
+        secret("url-of-redis", "password"),
+        secret("certificate", "tls.crt", "tls.key", "ca.crt"),
+        secret("registry"),
+        made("PriorityClass", "x", "gpu-platform", value=1),
+    ]
+    finding = only(found(*objects, values=NAMING), Check.COMPONENTS)
+    assert finding.message == (
+        f"Secret url-of-redis in namespace {HOME} lacks the key url, which redis.existingSecret "
+        "needs."
+    )
+    objects[0] = secret("url-of-redis", "url")
+    assert found(*objects, values=NAMING) == {}
+
+
+def test_a_caller_that_may_not_read_secrets_gets_a_warning() -> None:
+    values = "redis: {existingSecret: url-of-redis}"
+    finding = only(found(values=values, forbidden=["/secrets/url-of-redis"]), Check.RIGHTS)
+    assert finding.level is Level.WARNING
+    assert finding.message.startswith("the caller may not get secrets")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -634,6 +691,8 @@ def test_the_size_of_redis_is_a_sum() -> None:
         "devices: [1]",
         "schedulers: {names: []}",
         'devices: {paths: "["}',
+        "redis: [url]",
+        "imagePullSecrets: [registry]",
         "managedResources: [5]",
     ],
 )

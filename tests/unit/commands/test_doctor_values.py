@@ -55,6 +55,12 @@ def test_values_of_a_cluster_in_order_have_only_mode_image_and_redis() -> None:
     assert values["redis"] == {"bundled": {"enabled": True}}
 
 
+def test_a_fault_of_redis_is_a_comment_of_its_value() -> None:
+    url, fault = "redis://cache:6379/0", "Redis at cache:6379 does not answer."
+    text = as_yaml(chart_values(look(cluster()), HOME, url, "", [fault]))
+    assert f"# Not in order: {fault}\nredis:\n  url: {url}\n" in text
+
+
 def test_values_list_all_parts_of_a_cluster_in_use() -> None:
     values = values_of(look(cluster(*IN_USE)))
     assert values["extraExemptNamespaces"] == sorted(a["metadata"]["namespace"] for a in AGENTS)

@@ -1,0 +1,39 @@
+"""Checks of a values file of the chart: the objects that it names exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.commands.doctor.findings import Check, Finding, ok, problem
+from app.commands.doctor.snapshot import ClusterSnapshot
+
+
+def check_planned(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
+    """Check what the values file names, if there is one. `namespace` is that of Fairgate."""
+    planned = seen.assumed.named
+    if planned is None:
+        return
+    missing = False
+    for secret in planned.secrets if seen.is_known("secrets") else ():
+        keys = seen.secrets.get(secret.name)
+        what = f"Secret {secret.name} in namespace {namespace}"
+        if keys is None:
+            message = f"{secret.value} names {what}, which does not exist."
+        elif lacking := [key for key in secret.keys if key not in keys]:
+            message = f"{what} lacks the key {', '.join(lacking)}, which {secret.value} needs."
+        else:
+            continue
+        missing = True
+        remedy = "Create it before the installation, or Fairgate's pods will not start."
+        yield problem(Check.COMPONENTS, message, remedy, [f"Secret {secret.name}"])
+    name = planned.priority_class
+    if name and name not in seen.classes and seen.is_known("priorityclasses"):
+        missing = True
+        yield problem(
+            Check.COMPONENTS,
+            f"priorityClassName names PriorityClass {name}, which does not exist.",
+            "Create it, or leave the value out.",
+            [f"PriorityClass {name}"],
+        )
+    if not missing and planned.secrets and seen.is_known("secrets", "priorityclasses"):
+        yield ok(Check.COMPONENTS, "all Secrets that the values file names exist.")
