@@ -34,6 +34,15 @@ class HelpSection:
 class HelpCommand(TyperCommand):
     """A command with plain help."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line. Raises typer.BadParameter."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            # typer reads some values by pydantic, which begins its messages with this.
+            error.message = error.message.replace("Value error, ", "", 1)
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
         formatter.write(help_text(self, ctx, formatter.width))

@@ -90,7 +90,9 @@ def test_help_gives_examples(command: str) -> None:
 def test_wrong_usage_exits_with_2() -> None:
     assert plugin("queues").returncode == 2
     assert run(main, "why").returncode == 2
-    assert run(main, "pools", "-o", "xml").returncode == 2
+    unknown = run(main, "pools", "-o", "xml")
+    assert unknown.returncode == 2
+    assert "Invalid value for '--output' / '-o': 'xml' is not one of 'table'" in unknown.stderr
 
 
 def test_help_does_not_wait_for_heavy_imports() -> None:
