@@ -14,7 +14,7 @@ from typing import Any
 
 from app.core.errors import FairgateError, InvalidInput
 from app.core.safe_text import all_visible, visible
-from app.kubectl.options import ConnectionOptions
+from app.kubectl.options import ConnectionOptions, installed_version
 from app.terminal.help import examples
 from app.terminal.options import Kubeconfig, with_groups
 
@@ -49,7 +49,9 @@ def server(connection: ConnectionOptions) -> Any:
             "fairgate mcp needs the MCP SDK, which is not installed; "
             "install it with pip install 'fairgate[mcp]'."
         ) from error
-    found = MCPServer("fairgate", instructions=INSTRUCTIONS + DATA, log_level="WARNING")
+    found = MCPServer(
+        "fairgate", version=installed_version(), instructions=INSTRUCTIONS + DATA, log_level="WARNING"
+    )
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     tools = AssistantTools(connection)
     for name in ("why", "queue", "usage", "try"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from app.core.explain.quota_faults import QuotaFaults
 from app.core.explain.views import PoolView, TenantView
 from app.core.model import Amounts, NodeName, PoolName, Resource
 from app.core.quantities import render
@@ -67,7 +68,7 @@ def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
         # Rounded, because it decays all the time and every change is a write to the API server.
         "history": f"{tenant.history:.2f}",
     }
-    conditions = ready, _blocked(tenant.blocked)
+    conditions = ready, _blocked(tenant.blocked), _quotas(tenant.quota_faults)
     return ObjectStatus(fields, conditions, tenant.generation, tenant.uid, tenant.full)
 
 
@@ -87,6 +88,27 @@ def _blocked(found: BlockedReclaim | None) -> StatusCondition:
         "Override in the Policy"
     )
     return StatusCondition(kind, True, "EvictionRefused", message)
+
+
+def _quotas(found: QuotaFaults | None) -> StatusCondition:
+    """Return whether all quotas of the tenant have their full effect."""
+    kind = "QuotasInForce"
+    if found is None:
+        return StatusCondition(kind, True, "InForce", "all its quotas and pools are in force")
+    parts = []
+    if found.missing:
+        verb = "do" if len(found.missing) > 1 else "does"
+        parts.append(f"{_listed('pool', found.missing)} {verb} not exist")
+    if found.uncovered:
+        pools = [pool for pool, _ in found.uncovered]
+        above = list(dict.fromkeys(name for _, name in found.uncovered))
+        verb = "guarantee" if len(above) > 1 else "guarantees"
+        parts.append(
+            f"{_listed('tenant', above)} above it {verb} less in {_listed('pool', pools)}, so its "
+            "guarantee there counts only among siblings"
+        )
+    reason = "PoolMissing" if found.missing else "GuaranteeNotCovered"
+    return StatusCondition(kind, False, reason, "; ".join(parts))
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

@@ -344,7 +344,7 @@ class Engine:
             case ev.PolicyObserved(_, policy):
                 self.policy_uid = event.uid
                 self._rule(policy if event.has_mode else replace(policy, mode=self._mode))
-                self._records.configured(policy, event.by)
+                self._records.configured(policy, event.by, has_mode=event.has_mode)
             case ev.PolicyGone():
                 self.policy_uid = None
                 self._rule(Policy(mode=self._mode))

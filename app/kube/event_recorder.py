@@ -112,8 +112,9 @@ class PodAnnouncer:
     def emit(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
-        `Held` is queued later, and only if the pod was not released meanwhile. If it was, and
-        `Released` explains no wait, it is not sent either: each event is a write to etcd.
+        `Held` is queued later with the newest wait reason, and only if the pod was not released
+        meanwhile. If it was, and `Released` explains no wait, it is not sent either: each event is
+        a write to etcd.
         """
         uid = notice.ref.uid
         match notice.notice:
@@ -121,6 +122,10 @@ class PodAnnouncer:
                 if uid not in self._held:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
+            case EventReason.WAITING if uid in self._held:
+                # Its `Held` is still to come, and would tell the older reason after the newer one.
+                self._held[uid] = replace(self._held[uid], message=notice.message)
+                self.dropped += 1
             case EventReason.RELEASED:
                 was_held = self._held.pop(uid, None) is not None
                 self.dropped += was_held

@@ -45,7 +45,10 @@ class AuditFilter:
 def newest(
     client: ApiClient, wanted: AuditFilter, span: tuple[datetime, datetime], limit: int
 ) -> tuple[Any, ApiAnswer]:
-    """Return the newest matching entries between two times, oldest first."""
+    """Return the newest matching entries between two times, oldest first.
+
+    `more`: there are older ones in this time.
+    """
     begin, end = span
     found: list[Entry] = []
     width = FIRST_SPAN
@@ -54,9 +57,9 @@ def newest(
         answer = _read(client, wanted.tenant, start, end)
         part = [each for each in _entries(answer.body) if wanted.is_met(each)]
         found = [*part, *found]
-        if len(found) >= limit or start <= begin:
-            items = found[max(0, len(found) - limit) :]
-            return {"items": [_as_item(each) for each in items]}, answer
+        if len(found) > limit or start <= begin:
+            items = [_as_item(each) for each in found[max(0, len(found) - limit) :]]
+            return {"items": items, "more": len(found) > limit}, answer
         end, width = start, width * 2
 
 
@@ -128,12 +131,15 @@ def _released(facts: Entry) -> str:
 
 def _changed(facts: Entry) -> str:
     fields = facts.get("fields") or {}
-    parts = [
-        f"{name}: {values.get('before', '-')} -> {values.get('after', '-')}"
-        for name, values in fields.items()
-        if isinstance(values, dict)
-    ]
+    parts = [f"{name}: {_change(each)}" for name, each in fields.items() if isinstance(each, dict)]
     return f"{facts.get('kind', '')} {facts.get('did', '')}; {', '.join(parts)}".rstrip("; ")
+
+
+def _change(values: Entry) -> str:
+    """Return the values of a field before and after, or the names that a list gained and lost."""
+    marks = (("+", values.get("added")), ("-", values.get("removed")))
+    names = [f"{sign}{name}" for sign, text in marks if text for name in text.split(", ")]
+    return " ".join(names) or f"{values.get('before', '-')} -> {values.get('after', '-')}"
 
 
 def _refused(facts: Entry) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from operator import itemgetter
 from typing import Any
@@ -31,6 +32,17 @@ from app.terminal.text import Block
 FORBIDDEN, GONE = 403, 404
 
 
+@contextmanager
+def hint(sentence: str) -> Iterator[None]:
+    """Add a sentence to the error about a missing right."""
+    try:
+        yield
+    except ClusterRefused as error:
+        if error.status != FORBIDDEN:
+            raise
+        raise ClusterRefused(f"{error} {sentence}".rstrip(), error.status) from error
+
+
 def _pod(item: Item) -> str:
     return f"pod/{item['name']}"
 
@@ -38,6 +50,7 @@ def _pod(item: Item) -> str:
 ITEMS = itemgetter("items")
 PODS = Listing(ITEMS, _pod)
 POD = Listing(lambda found: [found], _pod)
+OWN_PODS_HINT = "Your own pods: kubectl fairgate mine."
 OWN_PODS = Listing(itemgetter("workloads"), _pod)
 QUEUES = Listing(
     lambda found: [
@@ -68,12 +81,15 @@ def queue(
         pod_filter = related_pods.pod_filter(client, scope)
         if tenant is None:
             return _queues(client, query, pod_filter, limit)
-        return _queue(client, tenant, query, pod_filter, limit)
+        with hint(OWN_PODS_HINT):
+            return _queue(client, tenant, query, pod_filter, limit)
+
+    what = "Nothing" if user is None else f"Nothing of user {user}"
+    what += "" if scope.selector is None else f" with labels {scope.selector}"
 
     def draw(found: Any, now: datetime) -> Block | str:
-        if tenant is None:
-            return tables.queues(found["items"], output.wide, now, several=True)
-        return tables.queues([found], output.wide, now, several=False)
+        queues = found["items"] if tenant is None else [found]
+        return tables.queues(queues, output.wide, now, several=tenant is None, what=what)
 
     show(output, fetch, draw, QUEUES if tenant is None else PODS)
 
@@ -100,13 +116,8 @@ def _queues(
     limit: int | None,
 ) -> tuple[Any, ApiAnswer]:
     """Return the queue of every tenant that has pending pods and is visible to the caller."""
-    try:
+    with hint(f"{OWN_PODS_HINT} One tenant: queue TENANT."):
         known, answer = client.pages("/tenants")
-    except ClusterRefused as error:
-        if error.status != FORBIDDEN:
-            raise
-        sentence = f"{error} Your own pods: kubectl fairgate mine. One tenant: queue TENANT."
-        raise ClusterRefused(sentence, error.status) from error
     found: list[Any] = []
     hidden: list[str] = []
     left = limit
@@ -236,6 +247,7 @@ def usage(
     total: bool,
 ) -> None:
     """Show the usage between two times, or the totals. CSV is printed as received."""
+    one = "" if tenant is not None else "One tenant: usage --tenant TENANT."
     names, now = arguments.by(by), datetime.now(timezone.utc)
     query = [("by", ",".join(names))]
     query += [
@@ -248,15 +260,17 @@ def usage(
     if output.form is OutputFormat.CSV:
         if limit is not None:
             raise InvalidInput("CSV is always whole: leave out --limit.")
-        text = client.get("/usage", [*query, ("format", "csv")]).body.decode()
+        with hint(one):
+            text = client.get("/usage", [*query, ("format", "csv")]).body.decode()
         sys.stdout.write(text.partition("\n")[2] if output.no_headers else text)
         return
-    show(
-        output,
-        lambda: client.pages("/usage", query, limit),
-        lambda found, _: tables.usage(found, names, output.wide),
-        USAGE,
-    )
+    with hint(one):
+        show(
+            output,
+            lambda: client.pages("/usage", query, limit),
+            lambda found, _: tables.usage(found, names, output.wide),
+            USAGE,
+        )
 
 
 def simulate(
@@ -283,6 +297,8 @@ def simulate(
         lambda found, _: explain.simulation(found, output.wide),
         FORECASTS,
     )
+    if users:
+        warn("the order inside a tenant: weights set TENANT --user USER WEIGHT --dry-run.")
 
 
 def set_weight(

@@ -78,7 +78,7 @@ def _print(
 def _note(found: Any, answer: ApiAnswer) -> str:
     if answer.age >= OLD_SECONDS:
         return f"this is as of {answer.age:.0f} s ago; Fairgate has seen nothing newer."
-    if isinstance(found, dict) and found.get("continue"):
+    if isinstance(found, dict) and (found.get("continue") or found.get("more")):
         return "there is more; raise --limit to see it."
     return ""
 

@@ -104,7 +104,8 @@ def _pods(
     pods: list[Any] = []
     token = ""
     while True:
-        read = _read(client, path, [*query, ("continue", token)] if token else query, source)
+        asked = [*query, ("continue", token)] if token else query
+        read = _read(client, path, asked, source, namespace)
         page = read.read()
         pods += page["items"]
         token = page["metadata"].get("continue") or ""
@@ -118,9 +119,8 @@ def _selector(client: ApiClient, namespace: str, source: PodSource) -> str:
     if source.kind == "jobset":
         return f"{JOBSET_LABEL}={source.name}"
     root = f"/apis/{_GROUPS[source.kind]}/v1/namespaces/{segment(namespace)}/{source.kind}s"
-    selector = _read(client, f"{root}/{segment(source.name)}", (), source).read()["spec"][
-        "selector"
-    ]
+    read = _read(client, f"{root}/{segment(source.name)}", (), source, namespace).read()
+    selector = read["spec"]["selector"]
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
     for each in selector.get("matchExpressions") or ():
         key, values = each["key"], ",".join(each.get("values") or ())
@@ -135,7 +135,9 @@ def _selector(client: ApiClient, namespace: str, source: PodSource) -> str:
     return ",".join(parts)
 
 
-def _read(client: ApiClient, path: str, query: Any, source: PodSource) -> ApiAnswer:
+def _read(
+    client: ApiClient, path: str, query: Any, source: PodSource, namespace: str | None
+) -> ApiAnswer:
     try:
         return client.kubernetes(path, query)
     except ClusterRefused as error:
@@ -144,7 +146,10 @@ def _read(client: ApiClient, path: str, query: Any, source: PodSource) -> ApiAns
                 f"There is no {source}; see whether the name and the namespace (-n) are right."
             )
         elif error.status == FORBIDDEN:
-            need = "the right to get it and to list pods"
+            need = (
+                f"the right to get it and to list pods in namespace {namespace}; another namespace "
+                "is named by -n"
+            )
             if path == ALL_PODS:
                 need = "the right to list pods of all namespaces; or name one by -n"
             sentence = f"You may not read the pods of {source}: you need {need}."

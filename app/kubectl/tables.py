@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from app.kubectl import audit_entries, formatting
@@ -13,12 +14,17 @@ from app.terminal.text import Block, Group, Text
 Item = Mapping[str, Any]
 
 
-def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -> Block | str:
-    """Show queued workloads. `several`: of several tenants, so each row names its tenant."""
+def queues(
+    found: Sequence[Item], wide: bool, now: datetime, *, several: bool, what: str = "Nothing"
+) -> Block | str:
+    """Show queued workloads. `several`: of several tenants, so each row names its tenant.
+
+    `what`: the subject of the sentence for an empty list.
+    """
     if not any(each["items"] for each in found):
         if several:
-            return "Nothing waits."
-        return f"Nothing waits in tenant {found[0]['tenant']}."
+            return f"{what} waits."
+        return f"{what} waits in tenant {found[0]['tenant']}."
     columns = [
         *([Column("TENANT", short=True, drop=2)] if several else []),
         Column("USER", short=True, drop=1),
@@ -222,16 +228,16 @@ def _pool(item: Item, wide: bool) -> tuple[str, ...]:
 
 
 def usage(answer: Item, by: Sequence[str], wide: bool) -> Block | str:
-    """Show usage in hours of each resource; `wide`: in exact seconds."""
+    """Show usage in hours of each resource; `wide`: also in exact seconds."""
     begin, end = answer["from"], formatting.day(answer["to"])
     span = f"from {formatting.day(begin)} to {end}" if begin else f"until {end}"
     items: Sequence[Item] = answer["items"]
     if not items:
         return f"Nothing was used {span}."
     resources = sorted({r for each in items for r in each["resourceSeconds"]})
-    unit = "SECONDS" if wide else "HOURS"
+    units = ("HOURS", "SECONDS") if wide else ("HOURS",)
     columns = [Column(each.upper(), short=each not in ("workload", "node")) for each in by]
-    heads = [f"{formatting.short(r, resources).upper()} {unit}" for r in resources]
+    heads = [f"{formatting.short(r, resources).upper()} {u}" for r in resources for u in units]
     columns += [Column(each, right=True) for each in heads]
     rows = [_used(each, by, resources, wide) for each in items]
     table = FittedTable(columns, rows, whole=wide)
@@ -245,7 +251,8 @@ def usage(answer: Item, by: Sequence[str], wide: bool) -> Block | str:
 def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -> tuple[str, ...]:
     seconds = [item["resourceSeconds"].get(r, "0") for r in resources]
     names = [item.get(each) or formatting.NOTHING for each in by]
-    return (*names, *(each if wide else formatting.hours(each) for each in seconds))
+    amounts = [(formatting.hours(each), each) if wide else (formatting.hours(each),) for each in seconds]
+    return (*names, *chain.from_iterable(amounts))
 
 
 def shares(items: Sequence[Item], wide: bool) -> Block | str:

@@ -39,6 +39,7 @@ PATHS = {
     "validatingadmissionpolicybindings",
     "Policy": "/apis/fairgate.io/v1alpha1/policies",
     "Tenant": "/apis/fairgate.io/v1alpha1/tenants",
+    "Pool": "/apis/fairgate.io/v1alpha1/pools",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/"
     "mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/"

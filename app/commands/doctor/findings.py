@@ -31,6 +31,7 @@ class Check(Enum):
     DEVICE_CLASSES = "device-classes"
     PRIORITIES = "priority-classes"
     QUOTAS = "quotas"
+    CONDITIONS = "conditions"
     COMPONENTS = "components"
     WEBHOOKS = "webhooks"
     CANARY = "canary"

@@ -35,6 +35,7 @@ def check_installation(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding
     yield from _rules(seen)
     yield from _canary(seen, now)
     yield from _leader(seen, now)
+    yield from _conditions(seen)
 
 
 def _webhooks(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -277,3 +278,36 @@ def _standstill(seen: ClusterSnapshot, now: datetime) -> tuple[str, str, bool]:
 
 def _time_of(event: Object) -> datetime | None:
     return read_time(event.get("lastTimestamp") or event.get("eventTime"))
+
+
+FAULTS = (
+    ("Tenant", "Ready", "False"),
+    ("Tenant", "QuotasInForce", "False"),
+    ("Tenant", "BudgetBlocksReclaim", "True"),
+    ("Pool", "Ready", "False"),
+    ("Pool", "NodesLeftOut", "True"),
+)
+"""Kinds and conditions with the status that is reported."""
+
+INTENDED = ("Paused",)
+"""Reasons that somebody chose."""
+
+
+def _conditions(seen: ClusterSnapshot) -> Iterator[Finding]:
+    """Report conditions of Tenants and Pools that hold work back, equal ones once."""
+    found = seen.installation
+    objects: dict[tuple[str, str], list[str]] = {}
+    for kind, items in (("Tenant", found.tenants), ("Pool", found.pools)):
+        for item in items:
+            for each in (item.get("status") or {}).get("conditions") or ():
+                what = (kind, str(each.get("type")), str(each.get("status")))
+                if what in FAULTS and each.get("reason") not in INTENDED:
+                    message = (str(each.get("reason")), str(each.get("message", "")))
+                    objects.setdefault(message, []).append(f"{kind} {item['metadata']['name']}")
+    for (reason, text), named in objects.items():
+        yield warning(
+            Check.CONDITIONS,
+            f"{reason} of {names(named)}: {text}.",
+            "See kubectl describe of the object.",
+            named,
+        )

@@ -86,6 +86,8 @@ class Installation:
     is_lease_renewed: bool = False
     """Whether a Lease that seemed to be expired was renewed while it was watched."""
     policy: Object | None = None
+    tenants: list[Object] = field(default_factory=list)
+    pools: list[Object] = field(default_factory=list)
     canary: Object | None = None
     pods: list[Object] = field(default_factory=list)
     """The pods in Fairgate's namespace."""
@@ -227,6 +229,7 @@ class _Reading:
         )
         found.lease = await self._get("leases", _lease_path(namespace))
         found.policy = await self._get("policies.fairgate.io", f"{GROUP}/policies/default")
+        await self._each("pools.fairgate.io", f"{GROUP}/pools", found.pools.append)
         canary = "/api/v1/namespaces/fairgate-canary/pods/fairgate-canary"
         found.canary = await self._get("pods", canary)
         await self._each("pods", f"/api/v1/{space}/pods", found.pods.append)
@@ -243,6 +246,7 @@ class _Reading:
                 self.found.secrets[named.name] = frozenset(found.get("data") or ())
 
     def _add_tenant(self, item: Object) -> None:
+        self.found.installation.tenants.append(item)
         for namespace in (item.get("spec") or {}).get("namespaces") or ():
             self.found.tenants.setdefault(namespace, item["metadata"]["name"])
 

@@ -22,7 +22,7 @@ from app.core.quantities import render
 Configured = Tenant | Pool | Policy
 
 ConfigFields = Mapping[str, str]
-"""The fields of a resource as text, except fields with default values."""
+"""The fields of a resource as text, except fields with default values. The mode is always there."""
 
 LONGEST = 120
 """Maximum number of characters of a value, and of a field name, in an entry."""
@@ -121,8 +121,12 @@ def is_resource(key: str) -> bool:
     return key.startswith(_PREFIXES)
 
 
-def spec_of(config: Configured) -> ConfigFields:
-    """Return the fields of a resource, named as in its manifest."""
+def spec_of(config: Configured, *, has_mode: bool = True) -> ConfigFields:
+    """Return the fields of a resource, named as in its manifest.
+
+    `has_mode`: whether a Policy sets the mode. Without it the mode of the chart applies, so the
+    default value of the mode is recorded, too.
+    """
     match config:
         case Tenant():
             found = _tenant(config)
@@ -134,7 +138,8 @@ def spec_of(config: Configured) -> ConfigFields:
             found = {
                 n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)
             }
-            return {_camel(name): _setting(name, value) for name, value in found.items()}
+            spec = {_camel(name): _setting(name, value) for name, value in found.items()}
+            return spec | {"mode": config.mode.value} if has_mode else spec
     return {_camel(name): text for name, value in found.items() if (text := _shown(value))}
 
 

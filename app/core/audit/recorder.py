@@ -267,11 +267,14 @@ class AuditRecorder:
         elif tracked is not None and tracked.life is PodState.USING:
             self._keep(tracked.pod)
 
-    def configured(self, config: Configured, by: str) -> None:
-        """Record the observed state of a resource. `by` is its author; "" if unknown."""
+    def configured(self, config: Configured, by: str, *, has_mode: bool = True) -> None:
+        """Record the observed state of a resource. `by` is its author; "" if unknown.
+
+        `has_mode`: whether a Policy sets the mode.
+        """
         name = "default" if isinstance(config, Policy) else config.name
         key = key_of(type(config), name)
-        self._out += self._changes.observe_resource(self._now, key, spec_of(config), by)
+        self._out += self._changes.observe_resource(self._now, key, spec_of(config, has_mode=has_mode), by)
 
     def dropped(self, kind: type[Configured], name: str = "default") -> None:
         """Record that a resource was deleted."""

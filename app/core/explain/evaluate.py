@@ -312,7 +312,8 @@ def _judge(workload: WaitingWorkload, context: ExplainContext, *, half: bool) ->
     numbers = {} if fitting else _lacking(shape, allowed, context.placement)
     found = None if half else competitors_of(workload, context)
     if found is not None:
-        return _after(found, numbers, context)
+        freed = () if fitting else remedies_of_capacity(shape, allowed, context.placement)
+        return _after(found, numbers, context, freed)
     if fitting:
         return SharedReason(Rule.ORDER, "; it is next", numbers)
     helps = remedies_of_capacity(shape, allowed, context.placement)
@@ -403,9 +404,12 @@ def _holds_each(shape: EquivalenceClass, pool: PoolName, context: ExplainContext
 
 
 def _after(
-    competitors: Competitors, lacking: dict[str, str], context: ExplainContext
+    competitors: Competitors,
+    lacking: dict[str, str],
+    context: ExplainContext,
+    freed: Sequence[str],
 ) -> SharedReason:
-    """Return the verdict on a workload with competitors."""
+    """Return the verdict on a workload with competitors. `freed`: what would free capacity."""
     those = ahead(competitors, context)
     first = those[0]
     who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
@@ -417,7 +421,7 @@ def _after(
         "own score": first.own_score,
         **lacking,
     }
-    helps = remedies_of_order(competitors, who)
+    helps = (*remedies_of_order(competitors, who), *freed)
     return SharedReason(rule, f"; {who} comes first{clause}", numbers, those, helps)
 
 

@@ -92,7 +92,8 @@ def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
     who = f"tenant {numbers.get('tenant', workload.leaf.tenant)}"
     if rule is Rule.PREEMPTIBLE:
         because = workload.shape.keeper or "it must not be evicted"
-        return f"; {because}, so it starts only within the guarantee of {who}: {facts}"
+        where = f" in pool {numbers['pool']}" if "pool" in numbers else ""
+        return f"; {because}, so it starts only within the guarantee of {who}{where}: {facts}"
     return f"; {who} is at its limit: {facts}"
 
 
@@ -103,7 +104,10 @@ def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, 
         for branch in path(leaf):
             if not branch.allows(pool, tree.cost(shape, pool)):
                 return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
-    for pool in shape.pools:
+    # A pool in which the tenant has a guarantee says more than one without.
+    tenant = leaf.parent
+    guaranteed = tenant.guarantees if tenant is not None else {}
+    for pool in sorted(shape.pools, key=lambda pool: pool not in guaranteed):
         for branch in path(leaf):
             within = tree.rank(branch, shape, pool).band == GUARANTEED
             if branch.parent is not None and not isinstance(branch, UserNode) and not within:
@@ -121,7 +125,8 @@ def _against(
 ) -> dict[str, str]:
     numbers = {"tenant": str(branch.name), "pool": str(pool)}
     used, gone = branch.uses.get(pool, {}), branch.lingering.get(pool, {})
-    for r in [r for r in shape.total if r in most] or [r for r in shape.total if r in used]:
+    named = [r for r in shape.total if r in most] or [r for r in shape.total if r in used]
+    for r in named or [r for r in shape.total if is_device(r)]:
         numbers[f"{r} used"] = render(r, used.get(r, 0) - gone.get(r, 0))
         numbers[f"{r} asked"] = render(r, shape.total[r])
         numbers[f"{r} {word}"] = render(r, most.get(r, 0))
@@ -359,7 +364,7 @@ def remedies_of_limit(
             found.append(f"less than {render(r, most + 1)} {r} asked for")
         else:
             found.append(
-                f"a release of {render(r, over)} {r} that tenant {name} uses in pool {pool}"
+                f"the end of pods of tenant {name} that use {render(r, over)} {r} in pool {pool}"
             )
         found.append(
             f"{admin} raising the {word} of tenant {name} in pool {pool} to "
@@ -422,7 +427,7 @@ def remedies_of_capacity(
                 )
                 found.append(f"less {each.resource} asked for by each pod")
         elif lacking:
-            found.append(f"a release of {lacking} in pool {pool}")
+            found.append(f"the end of pods that use {lacking} in pool {pool}")
         else:
             level = shape.manner.confined
             where = f"one node each in one {level} of" if level else "one node each in"

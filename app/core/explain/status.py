@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from app.core.explain.pacing import held_by_unowned
+from app.core.explain.quota_faults import quota_faults
 from app.core.explain.views import ClusterView, NodeView, PoolView, TenantView, UserView
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import TenantNode, UserNode, share
@@ -37,10 +38,12 @@ def overview(
         for name in tenancy.lineage(tenant) if count else ():
             pending[name] = pending.get(name, 0) + count
     names = sorted({*used, *pending, *tenancy.tenants})
+    faults = {n: quota_faults(t, tenancy, pools.pools) for n, t in tenancy.tenants.items()}
     tenants = {
         name: replace(
             _tenant(name, registry, tenancy, used.get(name, {}), pending.get(name, 0)),
             blocked=blocked.get(name),
+            quota_faults=faults.get(name),
         )
         for name in names
     }

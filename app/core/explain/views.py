@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.core.effects import PodRef
+from app.core.explain.quota_faults import QuotaFaults
 from app.core.explain.reasons import Rule
 from app.core.lifecycle.pod_record import GangKey
 from app.core.model import (
@@ -32,7 +33,7 @@ class TenantView:
     its namespaces that belong to an older tenant. `parent_fault`: why nothing of it is released, if
     a tenant above it is not valid. `full`: it has no fewer pending pods than its `maxPending`.
     `exists`: there is a Tenant resource. `blocked`: the reclaims for a guarantee that disruption
-    budgets forbid.
+    budgets forbid. `quota_faults`: why some of its quotas have no full effect.
     """
 
     parent: TenantName | None
@@ -50,6 +51,7 @@ class TenantView:
     uid: str = ""
     full: bool = False
     blocked: BlockedReclaim | None = None
+    quota_faults: QuotaFaults | None = None
 
 
 @dataclass(frozen=True, slots=True)

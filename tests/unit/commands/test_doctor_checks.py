@@ -630,6 +630,27 @@ def test_the_size_of_redis_is_a_sum() -> None:
     assert "set maxmemory to 512 MB or more" in size.message
 
 
+def with_condition(kind: str, name: str, **condition: str) -> Object:
+    return made(kind, "x", name, spec={}, status={"conditions": [condition]})
+
+
+def test_conditions_that_hold_work_back_are_told() -> None:
+    fault = {"type": "QuotasInForce", "status": "False", "reason": "PoolMissing"}
+    left_out = {"type": "NodesLeftOut", "status": "True", "reason": "InNoPool"}
+    findings = found(
+        *installed().values(),
+        with_condition("Tenant", "vision", **fault, message="pool h10 does not exist"),
+        *(with_condition("Pool", name, **left_out, message="2 nodes") for name in ("a", "b")),
+        with_condition("Pool", "c", type="Ready", status="False", reason="Paused", message="no"),
+        with_condition("Pool", "d", type="Ready", status="True", reason="InForce", message="ok"),
+    )
+    assert list(findings) == [Check.CONDITIONS]
+    assert [each.message for each in findings[Check.CONDITIONS]] == [
+        "PoolMissing of Tenant vision: pool h10 does not exist.",
+        "InNoPool of Pool a, Pool b: 2 nodes.",
+    ]
+
+
 # --- the values file ---
 
 

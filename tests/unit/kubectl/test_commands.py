@@ -227,6 +227,35 @@ def test_a_queue_may_be_that_of_one_user(rest: Rest, run: Run) -> None:
     assert rest.asked[-1].query["user"] == "bob"
 
 
+def test_an_empty_list_names_its_filter(rest: Rest, run: Run) -> None:
+    empty = answers.queue().model_copy(update={"items": []})
+    rest.answers["GET /tenants/team-a/queue"] = empty
+    assert run("queue", "team-a", "--user", "typo")[1] == (
+        "Nothing of user typo waits in tenant team-a.\n"
+    )
+    assert run("queue", "team-a")[1] == "Nothing waits in tenant team-a.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "advice"),
+    [
+        (("shares",), "GET /tenants", "One tenant: shares TENANT."),
+        (("quotas",), "GET /quotas", "One tenant: quotas TENANT."),
+        (("usage",), "GET /usage", "One tenant: usage --tenant TENANT."),
+        (("queue",), "GET /tenants", "kubectl fairgate mine. One tenant: queue TENANT."),
+        (("queue", "team-a"), "GET /tenants/team-a/queue", "Your own pods: kubectl fairgate mine."),
+    ],
+)
+def test_a_refusal_names_what_the_caller_may_read(
+    words: tuple[str, ...], path: str, advice: str, rest: Rest, run: Run
+) -> None:
+    rest.refuse(path, 403, "bob may not do this.")
+    code, out, err = run(*words)
+    assert (code, out) == (1, "")
+    assert err.startswith("fairgate: ")
+    assert err.endswith(f"{advice}\n")
+
+
 def test_old_data_are_said_to_be_old(rest: Rest, run: Run) -> None:
     rest.headers["Fairgate-Age"] = "42.5"
     assert run("tenants")[2] == (
@@ -492,6 +521,14 @@ def test_entries_are_filtered(
     rest.answers["GET /audit"] = [rest.answers["GET /audit"], Reply(200, "", "text/plain")]
     _, out, _ = run(*AUDIT, *words, "-o", "json")
     assert [each["type"] for each in json.loads(out)["items"]] == types
+
+
+def test_a_list_that_was_cut_off_says_so(rest: Rest, run: Run) -> None:
+    _, out, err = run(*AUDIT, "--limit", "1", "-o", "json")
+    assert (len(json.loads(out)["items"]), json.loads(out)["more"]) == (1, True)
+    assert err == "fairgate: there is more; raise --limit to see it.\n"
+    _, out, err = run(*AUDIT, "--limit", "100", "-o", "json")
+    assert (json.loads(out)["more"], err) == (False, "")
 
 
 def test_older_parts_are_read_until_there_are_enough_entries(rest: Rest, run: Run) -> None:

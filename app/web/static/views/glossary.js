@@ -33,7 +33,7 @@ const TERMS = [
 /** Wait reason, meaning, what helps. */
 const REASONS = [
   ["capacity", "Not enough is free, or free nodes refused pods and are left out for a while.", "Wait, ask for less, or allow another pool."],
-  ["fair order", "It would fit, but others are first in fair order.", "Wait. A higher weight. The admin of your tenant sets that of a user. An admin of the parent tenant or a cluster admin sets that of your tenant."],
+  ["fair order", "Others, or earlier or more urgent work of the same user, go first when capacity is free.", "Wait. The end of running pods. For work of one user, a higher priority. A higher weight. The admin of your tenant sets that of a user. An admin of the parent tenant or a cluster admin sets that of your tenant."],
   ["limit", "Your tenant, or one above it, is at its limit.", "The end of pods of your tenant. A higher limit, which an admin of its parent or a cluster admin sets."],
   ["guarantee of others", "A tenant within its guarantee comes first.", "Wait. A guarantee for your tenant, which an admin of its parent or a cluster admin sets."],
   ["reservation", "Capacity is reserved for a large workload that has waited long.", "Wait. The annotation fairgate.io/max-runtime, if your pod ends before."],

@@ -528,6 +528,20 @@ def test_a_changed_tenant_is_told_with_before_and_after() -> None:
     assert "Tenant/a" not in bench.recorder.notes
 
 
+def test_a_mode_that_is_no_longer_stated_is_recorded() -> None:
+    """Without a mode in the Policy the mode of the chart applies, which may be Observe."""
+    bench = Bench()
+    bench.hear(ev.PolicyObserved(bench.at, Policy(mode=Mode.OBSERVE)))
+    bench.hear(ev.PolicyObserved(bench.at, Policy(mode=Mode.ENFORCE)))
+    bench.hear(ev.PolicyObserved(bench.at, Policy(), has_mode=False))
+    changes = [entry["fields"] for entry in bench.told(EntryType.CHANGED)[-3:]]
+    assert changes == [
+        {"mode": {"after": "Observe"}},
+        {"mode": {"before": "Observe", "after": "Enforce"}},
+        {"mode": {"before": "Enforce"}},
+    ]
+
+
 def test_a_change_while_nobody_led_is_told_by_the_next_leader() -> None:
     bench = Bench()
     bench.hear(ev.PolicyObserved(bench.at, Policy()))

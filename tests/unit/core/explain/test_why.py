@@ -17,6 +17,8 @@ from app.core.model import (
     Node,
     NodeName,
     Pod,
+    Pool,
+    PoolName,
     Quota,
     ReleaseOutcome,
     Resource,
@@ -78,9 +80,37 @@ def test_who_must_not_be_evicted_is_told_to_stay_within_the_guarantee() -> None:
 
     assert told(engine, stubborn) == [
         "queued: 1 of 1 in team/u; waits for 2 nvidia.com/gpu of pool default; it must not be "
-        "evicted, so it starts only within the guarantee of tenant team: 0 nvidia.com/gpu used, "
-        "2 nvidia.com/gpu asked, 1 nvidia.com/gpu guarantee"
+        "evicted, so it starts only within the guarantee of tenant team in pool "
+        "default: 0 nvidia.com/gpu used, 2 nvidia.com/gpu asked, 1 nvidia.com/gpu guarantee"
     ]
+
+
+def test_the_missing_guarantee_is_told_as_a_number_and_as_a_remedy() -> None:
+    engine = leader(Quota())
+    stubborn = replace(held_pod("p", "a", 2, user="u"), preemptible=False)
+
+    found = asked(engine, stubborn)
+
+    assert found.rule is Rule.PREEMPTIBLE
+    assert found.text.endswith(
+        "the guarantee of tenant team in pool default: 0 nvidia.com/gpu used, 2 nvidia.com/gpu "
+        "asked, 0 nvidia.com/gpu guarantee"
+    )
+    assert any("raising the guarantee of tenant team in pool" in each for each in found.remedies)
+
+
+def test_of_several_pools_the_guaranteed_one_is_told() -> None:
+    engine = leader(Quota(guarantee={GPU: 1}))
+    other = Pool(PoolName("a100"), {"pool": "a100"})
+    engine.handle(ev.PoolObserved(NOW, other))
+    engine.handle(ev.PoolObserved(NOW, Pool(DEFAULT_POOL)))
+    node = Node(NodeName("m"), {"pool": "a100"}, {GPU: 8, PODS: 100}, True)
+    engine.handle(ev.NodeObserved(NOW, node))
+    stubborn = replace(held_pod("p", "a", 2, user="u"), preemptible=False)
+
+    found = asked(engine, stubborn)
+
+    assert f"guarantee of tenant team in pool {DEFAULT_POOL}" in found.text
 
 
 def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> None:
@@ -109,7 +139,7 @@ def test_who_is_next_is_told_what_must_come_free() -> None:
 
     assert found.rule is Rule.CAPACITY
     assert found.numbers == {"nvidia.com/gpu asked": "4", "nvidia.com/gpu free in default": "2"}
-    assert found.remedies[0] == "a release of 2 nvidia.com/gpu in pool default"
+    assert found.remedies[0] == "the end of pods that use 2 nvidia.com/gpu in pool default"
 
 
 def test_who_stands_behind_his_own_is_told_how_many_they_are() -> None:

@@ -326,7 +326,7 @@ async def test_why_names_the_limit_and_what_would_change_it(both: Both) -> None:
     assert (why["tenant"], why["state"], why["rule"]) == ("team-a", "held", "limit")
     assert why["numbers"]["nvidia.com/gpu limit"] == "6"
     assert why["remedies"] == [
-        "a release of 1 nvidia.com/gpu that tenant team-a uses in pool h100",
+        "the end of pods of tenant team-a that use 1 nvidia.com/gpu in pool h100",
         "a cluster admin raising the limit of tenant team-a in pool h100 to 7 nvidia.com/gpu",
     ]
     assert (why["estimate"], why["estimateWithheld"]) == (None, "There is no estimate yet.")
