@@ -251,8 +251,9 @@ def usage(answer: Item, by: Sequence[str], wide: bool) -> Block | str:
 def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -> tuple[str, ...]:
     seconds = [item["resourceSeconds"].get(r, "0") for r in resources]
     names = [item.get(each) or formatting.NOTHING for each in by]
-    amounts = [(formatting.hours(each), each) if wide else (formatting.hours(each),) for each in seconds]
-    return (*names, *chain.from_iterable(amounts))
+    hours = [formatting.hours(each) for each in seconds]
+    both = zip(hours, seconds, strict=True)
+    return (*names, *(chain.from_iterable(both) if wide else hours))
 
 
 def shares(items: Sequence[Item], wide: bool) -> Block | str:

@@ -6,6 +6,8 @@ for users is in `messages`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.core.explain import leader_state
 from app.core.explain.competitors import ANOTHER, Competitors, ahead, competitors_of, is_behind_own
 from app.core.explain.explain_context import (
