@@ -47,7 +47,7 @@ def server(connection: ConnectionOptions) -> Any:
     except ModuleNotFoundError as error:
         raise InvalidInput(
             "fairgate mcp needs the MCP SDK, which is not installed; "
-            "install it with pip install 'fairgate[mcp]'."
+            "install it with pip install '.[mcp]' in the folder of Fairgate's source."
         ) from error
     found = MCPServer(
         "fairgate", version=installed_version(), instructions=INSTRUCTIONS + DATA, log_level="WARNING"

@@ -142,4 +142,4 @@ def test_without_the_sdk_the_command_names_the_extra() -> None:
         [sys.executable, "-c", line], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'fairgate[mcp]'" in done.stderr
+    assert "pip install '.[mcp]'" in done.stderr
