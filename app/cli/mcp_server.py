@@ -50,7 +50,10 @@ def server(connection: ConnectionOptions) -> Any:
             "install it with pip install '.[mcp]' in the folder of Fairgate's source."
         ) from error
     found = MCPServer(
-        "fairgate", version=installed_version(), instructions=INSTRUCTIONS + DATA, log_level="WARNING"
+        "fairgate",
+        version=installed_version(),
+        instructions=INSTRUCTIONS + DATA,
+        log_level="WARNING",
     )
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     tools = AssistantTools(connection)

@@ -117,7 +117,9 @@ def audit(
         str | None,
         typer.Option(metavar="TIME", help="Before this time. (default: now)", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Print at most this many, up to 10000.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Print at most this many, up to 10000.")
+    ] = 20,
     *,
     scope: ListedNamespaces,
     output: WatchedOutput,

@@ -297,7 +297,10 @@ def trial(**changes: object) -> schemas.TrialModel:
         "h100",
         "numbers": {f"{GPU} asked": "8", f"{GPU} free in h100": "2"},
         "ahead": [],
-        "remedies": ["the end of pods that use 6 nvidia.com/gpu in pool h100", "more nodes in pool h100"],
+        "remedies": [
+            "the end of pods that use 6 nvidia.com/gpu in pool h100",
+            "more nodes in pool h100",
+        ],
         "simulated_seconds": 5400.0,
         "assumed": "Each pod runs for one hour more. New pods are left out.",
         "estimate": None,

@@ -274,7 +274,9 @@ class AuditRecorder:
         """
         name = "default" if isinstance(config, Policy) else config.name
         key = key_of(type(config), name)
-        self._out += self._changes.observe_resource(self._now, key, spec_of(config, has_mode=has_mode), by)
+        self._out += self._changes.observe_resource(
+            self._now, key, spec_of(config, has_mode=has_mode), by
+        )
 
     def dropped(self, kind: type[Configured], name: str = "default") -> None:
         """Record that a resource was deleted."""

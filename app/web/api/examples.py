@@ -173,7 +173,10 @@ TRIAL = _shown(
         ),
         "numbers": {"nvidia.com/gpu asked": "8", "nvidia.com/gpu free in default": "0"},
         "ahead": [],
-        "remedies": ["the end of pods that use 8 nvidia.com/gpu in pool default", "more nodes in pool default"],
+        "remedies": [
+            "the end of pods that use 8 nvidia.com/gpu in pool default",
+            "more nodes in pool default",
+        ],
         "simulatedSeconds": 1260.0,
         "assumed": (
             "Each pod runs as long as one of the last 412 that ended did, of the same user and "

@@ -100,17 +100,19 @@ def test_the_missing_guarantee_is_told_as_a_number_and_as_a_remedy() -> None:
 
 
 def test_of_several_pools_the_guaranteed_one_is_told() -> None:
-    engine = leader(Quota(guarantee={GPU: 1}))
-    other = Pool(PoolName("a100"), {"pool": "a100"})
-    engine.handle(ev.PoolObserved(NOW, other))
-    engine.handle(ev.PoolObserved(NOW, Pool(DEFAULT_POOL)))
-    node = Node(NodeName("m"), {"pool": "a100"}, {GPU: 8, PODS: 100}, True)
-    engine.handle(ev.NodeObserved(NOW, node))
+    engine = leader(Quota())
+    for name in (PoolName("a100"), PoolName("h100")):
+        engine.handle(ev.PoolObserved(NOW, Pool(name, {"pool": name})))
+        node = Node(NodeName(name), {"pool": name}, {GPU: 8, PODS: 100}, True)
+        engine.handle(ev.NodeObserved(NOW, node))
+    quotas = {PoolName("h100"): Quota(guarantee={GPU: 1})}
+    team = Tenant(TenantName("team"), NOW, namespaces=("a",), quotas=quotas)
+    engine.handle(ev.TenantObserved(NOW, team))
     stubborn = replace(held_pod("p", "a", 2, user="u"), preemptible=False)
 
     found = asked(engine, stubborn)
 
-    assert f"guarantee of tenant team in pool {DEFAULT_POOL}" in found.text
+    assert "guarantee of tenant team in pool h100: 0 nvidia.com/gpu used" in found.text
 
 
 def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> None:

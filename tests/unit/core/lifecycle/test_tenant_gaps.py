@@ -104,7 +104,7 @@ def test_the_condition_of_each_tenant_below_a_missing_one_names_it(bench: Bench)
     put(bench, tenant(NEW, parent=OLD), tenant(TenantName("below"), "x", parent=NEW))
     tenants = bench.engine.queries.view().tenants
     for name in (NEW, TenantName("below")):
-        [ready, _] = tenant_status(tenants[name], set()).conditions
+        [ready, *_] = tenant_status(tenants[name], set()).conditions
         assert (ready.holds, ready.reason) == (False, "ParentMissing")
         assert "the parent old of tenant new does not exist" in ready.message
 
