@@ -185,8 +185,12 @@ def test_auditors_read_and_verify_the_chain(terminal: Terminal, scene: Scene) ->
 def test_platform_engineers_check_and_verify(terminal: Terminal) -> None:
     run(terminal, commands("README.md", "", ".venv/bin/fairgate doctor"))
     terminal.run("rm values.yaml")
+    secret = "secret fairgate-redis-url -n fairgate-system"
+    terminal.run(
+        f"kubectl create {secret.replace(' ', ' generic ', 1)} --from-literal url=redis://"
+    )
     run(terminal, commands("docs/install.md", "", "fairgate doctor"))
-    terminal.run("rm values.yaml")
+    terminal.run(f"rm values.yaml; kubectl delete {secret}")
     run(terminal, commands("docs/operations.md", "", "fairgate doctor --write"))
     run(terminal, commands("docs/install.md", "In mode Observe it tests only the leader."))
     run(terminal, commands("docs/operations.md", "", "grep"))
