@@ -175,6 +175,9 @@ def test_marks_and_text_have_enough_contrast(opens: Opens, place: Served, scheme
 def test_marks_differ_in_shape_and_show_values_beyond_the_scale(
     opens: Opens, place: Served
 ) -> None:
+    both = {name: Quota({GPU: 8}, {GPU: 12}) for name in ("h100", "t4")}
+    wide = {"h100": Quota({GPU: 16}, {GPU: 56}), "t4": Quota({}, {GPU: 16})}
+    place.deliver(tenant("robotics", quotas=both), tenant("research", 3, quotas=wide))
     page = live(opens, place)
     marks = page.locator("tr[data-name=robotics] .mark")
     expect(marks.nth(2)).to_be_attached()
@@ -183,6 +186,9 @@ def test_marks_differ_in_shape_and_show_values_beyond_the_scale(
     )
     assert len(set(shapes)) == 3
     expect(page.locator("tr[data-name=research] .mark.limit.beyond")).to_have_count(1)
+    legend = page.get_by_role("list", name="Meaning of the bars")
+    for mark in ("fair share", "guarantee", "limit", "limit beyond the bar"):
+        expect(legend).to_contain_text(mark)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -12,7 +12,7 @@ from app.core import events as ev
 from app.core.audit.codec import line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.explain.views import PublishedReservation
-from app.core.model import Node, NodeName, Pool, PoolName, TenantName, Uid
+from app.core.model import Node, NodeName, Pool, PoolName, Quota, TenantName, Uid
 from app.core.safe_text import csv_cell, visible
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
@@ -165,11 +165,28 @@ def test_users_are_folded_below_their_tenant(opens: Opens, place: Served) -> Non
 def test_a_row_shows_use_fair_share_guarantee_and_limit(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     row = page.locator("#tenant-rows tr", has_text="robotics")
-    parts = {"Used": "80 (29 %)", "Fair share": "61.3", "Guarantee": "32", "Limit": "h100: 24"}
+    parts = {"Used": "80 (29 %)", "Fair share": "61.3"}
+    parts |= {"Guarantee": "h100: 8 of 8", "Limit": "h100: 20 of 24"}
     for column, text in parts.items():
         expect(row.locator(f"td[data-label='{column}']")).to_have_text(text)
     expect(row.locator("td[data-label='By pool']")).to_have_text("h100: 20")
     expect(page.get_by_text("Weighted GPUs: one of h100 counts 4")).to_be_visible()
+    # The bar adds h100 and t4. So it has no mark for a quota in h100 alone, nor has the legend.
+    expect(row.locator(".mark")).to_have_count(1)
+    legend = page.get_by_role("list", name="Meaning of the bars")
+    expect(legend).to_contain_text("fair share")
+    expect(legend).not_to_contain_text("limit")
+
+
+def test_a_tenant_at_its_limit_in_a_pool_says_so(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    row = page.locator("#tenant-rows tr", has_text="robotics")
+    expect(row).not_to_contain_text("at its limit")
+    place.deliver(tenant("robotics", quotas={"h100": Quota({GPU: 8}, {GPU: 20})}))
+    expect(row).to_contain_text("at its limit in h100")
+    go(page, "tenants/robotics")
+    quota = page.get_by_text("guarantee: 8 of 8 GPUs used; limit: 20 of 20 GPUs used")
+    expect(quota).to_be_visible()
 
 
 def test_queues_show_reasons_and_group_by_rule(opens: Opens, place: Served) -> None:

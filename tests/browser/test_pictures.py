@@ -52,7 +52,7 @@ LOOKS: dict[str, dict[str, object]] = {
 }
 VIEWS = {
     "tenants": ("tenants?open=robotics,research", "dave@example.com"),
-    "tenant": ("tenants/robotics", "guarantee 8 GPUs, limit 24 GPUs"),
+    "tenant": ("tenants/robotics", "guarantee: 8 of 8 GPUs used; limit: 20 of 24 GPUs used"),
     "queues": ("queues", "bob@example.com"),
     "queue": ("queues?tenant=language&user=carol@example.com", "1 of 31"),
     "nodes": ("nodes", "h100-07"),

@@ -103,8 +103,18 @@ export function amounts(quantities) {
   const isGpu = ([name]) => short(name) === "gpu";
   const parts = Object.entries(quantities)
     .sort((one, other) => isGpu(other) - isGpu(one))
-    .map(([name, value]) => (isGpu([name]) ? `${value} ${value === "1" ? "GPU" : "GPUs"}` : `${value} ${short(name)}`));
+    .map(([name, value]) => (isGpu([name]) ? `${value} ${/(^| )1$/.test(value) ? "GPU" : "GPUs"}` : `${value} ${short(name)}`));
   return parts.join(", ") || "0";
+}
+
+/** Return quantities with their use, for `amounts`: "21 of 24". Use beyond a guarantee is left out. */
+export function withUse(bounds, used = {}, isGuarantee = false) {
+  return Object.fromEntries(
+    Object.entries(bounds).map(([name, bound]) => {
+      const amount = used[name] ?? "0";
+      return [name, `${isGuarantee && number(amount) > number(bound) ? bound : amount} of ${bound}`];
+    }),
+  );
 }
 
 /** Format quantities by pool: "h100: 8 GPUs". */

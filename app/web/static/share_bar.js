@@ -5,6 +5,9 @@ import { html } from "./vendor/htm/preact-standalone.js";
 
 const WIDTH = 240;
 
+/** A mark so far beyond the end is an arrow. Below it, the difference is rounding. */
+const BEYOND = 1.0001;
+
 /**
  * `part`: fractions `used`, `owed`, `guarantee`, `limit`. `end`: the fraction at the end of the bar.
  * Use beyond the fair share is hatched. A mark beyond the end is an arrow.
@@ -32,7 +35,7 @@ const SHAPES = {
 
 function Mark({ kind, value, end, at }) {
   if (value === null || value === undefined) return null;
-  const isBeyond = value > end * 1.0001;
+  const isBeyond = value > end * BEYOND;
   const x = Math.min(Math.max(at(value), 2), WIDTH - 2);
   return html`<path class=${`mark ${kind}${isBeyond ? " beyond" : ""}`} d=${isBeyond ? SHAPES.beyond(WIDTH) : SHAPES[kind](x)} />`;
 }
@@ -46,13 +49,20 @@ function Hatch() {
   </defs></svg>`;
 }
 
-/** The legend of the bars. */
-export function BarLegend() {
+/** Return the kinds of marks that a bar draws. Only a limit can be beyond the end: see `scaleEnd`. */
+export function marksOf({ owed, guarantee, limit }, end) {
+  const marks = Object.entries({ fair: owed, guarantee: guarantee || null, limit }).filter(([, value]) => value !== null && value !== undefined);
+  return marks.map(([kind, value]) => (value > end * BEYOND ? "beyond" : kind));
+}
+
+/** The legend of the bars, with the kinds of marks that they draw. */
+export function BarLegend({ marks }) {
   const key = (kind) => html`<svg class="key" viewBox="0 0 16 20" aria-hidden="true"><path class=${`mark ${kind}`} d=${SHAPES[kind](9)} /></svg>`;
   return html`<${Hatch} /><ul class="legend" aria-label="Meaning of the bars">
     <li><span class="key used"></span>used within the fair share</li>
     <li><span class="key over"></span>used beyond it</li>
-    ${["fair share", "guarantee", "limit"].map((name) => html`<li key=${name}>${key(name.split(" ")[0])}<${Term} name=${name}>${name}<//></li>`)}
+    ${["fair share", "guarantee", "limit"].map((name) => (marks.has(name.split(" ")[0]) ? html`<li key=${name}>${key(name.split(" ")[0])}<${Term} name=${name}>${name}<//></li>` : null))}
+    ${marks.has("beyond") ? html`<li key="beyond">${key("beyond")}limit beyond the bar</li>` : null}
     <li><${Term} name="weight">weight 1 if not shown<//></li>
   </ul>`;
 }

@@ -3,9 +3,9 @@
 import { decimal, deviceOf, number, percent } from "./format.js";
 
 /**
- * Return {name, total, isWeighted, note, say(fraction)}. If all pools weigh a device alike, a fraction
- * is a number of devices. Otherwise it is a weighted number. If the caller may not see pools, it is a
- * percentage, and `total` is 0. `note` says how pools are added, if there are several.
+ * Return {name, total, isWeighted, note, pools, say(fraction)}. If all pools weigh a device alike, a
+ * fraction is a number of devices. Otherwise it is a weighted number. If the caller may not see pools,
+ * it is a percentage, and `total` is 0. `note` says how `pools` are added, if there are several.
  */
 export function unitsOf(pools) {
   const kinds = pools
@@ -29,6 +29,7 @@ export function unitsOf(pools) {
     total,
     isWeighted,
     note,
+    pools: kinds.map((kind) => kind.name),
     say: (fraction) => (total ? decimal(fraction * total) : percent(fraction)),
   };
 }

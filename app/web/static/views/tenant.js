@@ -1,6 +1,6 @@
 // One tenant: its shares, its users, its queue, and its weights with a preview.
 
-import { amounts, count, inPools, lasting, percent, visible } from "../format.js";
+import { amounts, count, decimal, inPools, lasting, percent, visible, withUse } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
@@ -31,6 +31,12 @@ function withAllUsers(state, name, users) {
   };
 }
 
+/** Format guarantee and limit in one pool, with their use. */
+function quotaText({ guarantee, limit }, used) {
+  const text = (name, bounds) => (Object.keys(bounds).length ? `${name}: ${amounts(withUse(bounds, used, name === "guarantee"))} used` : `no ${name}`);
+  return `${text("guarantee", guarantee)}; ${text("limit", limit)}`;
+}
+
 export function Tenant({ name, state: sent, hello, query, ask }) {
   const path = sent.leftOut.users ? `/v1/tenants/${encodeURIComponent(name)}/users` : null;
   const { data } = useAnswer(ask, path, AGAIN, Infinity);
@@ -49,20 +55,24 @@ export function Tenant({ name, state: sent, hello, query, ask }) {
     <section class="card" aria-labelledby="tenant-title">
       <div class="card-head">
         <h1 id="tenant-title">${visible(name)}</h1>
-        <p>${of.parent ? html`<a href=${address("tenants", [of.parent])}>Parent: ${visible(of.parent)}</a> · ` : null}<a href=${address("queues", [], { tenant: name })}>Queue</a> · <a href=${address("history", [], { tenant: name })}>History</a></p>
+        <p>${of.parent ? html`<${Parent} name=${of.parent} isSeen=${sent.tenants.some((each) => each.name === of.parent)} /> · ` : null}<a href=${address("queues", [], { tenant: name })}>Queue</a> · <a href=${address("history", [], { tenant: name })}>History</a></p>
       </div>
       <dl class="facts">
         <div><dt><${Term} name="weight">Weight<//></dt><dd>${of.weight}</dd></div>
         <div><dt>Uses</dt><dd>${inPools(of.used) || "no GPU"}</dd></div>
-        <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}</dd></div>
-        <div><dt>Namespaces</dt><dd>${of.namespaces.map(visible).join(", ")}</dd></div>
-        ${of.quotas.map((quota) => html`<div key=${quota.pool}><dt><${Term} name="quota">Quota in ${visible(quota.pool)}<//></dt><dd>guarantee ${amounts(quota.guarantee)}, limit ${Object.keys(quota.limit).length ? amounts(quota.limit) : "none"}</dd></div>`)}
+        <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}${row.waiting ? `, ${decimal(row.waiting)} ${row.waiting === 1 ? "GPU" : "GPUs"}` : ""}</dd></div>
+        ${of.namespaces.length ? html`<div><dt>Namespaces</dt><dd>${of.namespaces.map(visible).join(", ")}</dd></div>` : null}
+        ${of.quotas.map((quota) => html`<div key=${quota.pool}><dt><${Term} name="quota">Quota in ${visible(quota.pool)}<//></dt><dd>${quotaText(quota, of.used[quota.pool])}</dd></div>`)}
         ${of.paused ? html`<div><dt>Paused</dt><dd>none of its pods is released</dd></div>` : null}
       </dl>
       <${TenantTable} state=${state} hello=${hello} query=${opened} tops=${[row]} name=${`Users of ${visible(name)}`} />
     </section>
     <${Weights} row=${row} ask=${ask} />
   `;
+}
+
+function Parent({ name, isSeen }) {
+  return isSeen ? html`<a href=${address("tenants", [name])}>Parent: ${visible(name)}</a>` : `Parent: ${visible(name)}`;
 }
 
 function weightPath(row, member) {

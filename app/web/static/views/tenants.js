@@ -1,8 +1,8 @@
 // The tree of tenants: use against fair share, waiting GPUs and longest wait. Users are folded.
 
-import { ago, count, decimal, devices, inPoolsShort, percent, visible } from "../format.js";
+import { ago, count, decimal, devices, inPoolsShort, number, percent, visible, withUse } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, UnitsNote } from "../components.js";
-import { BarLegend, ShareBar, scaleEnd } from "../share_bar.js";
+import { BarLegend, marksOf, ShareBar, scaleEnd } from "../share_bar.js";
 import { address, change } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 import { unitsOf } from "../units.js";
@@ -91,16 +91,29 @@ function flatten(rows, isOpen, wanted, depth = 0) {
   return flat;
 }
 
-/** Return the numbers of a row: used, fair share, guarantee and limit. An absent one is "". */
+/** Return the numbers of a row: used and fair share. An absent one is "". */
 function amountsOf(row, units) {
-  if (!row.part) return ["", "", "", ""];
-  const { used, owed, guarantee } = row.part;
-  return [
-    units.total ? `${units.say(used)} (${percent(used)})` : units.say(used),
-    !row.isUser || row.pending || used ? units.say(owed) : "",
-    guarantee ? units.say(guarantee) : "",
-    inPoolsShort(Object.fromEntries((row.of.quotas ?? []).map((quota) => [quota.pool, quota.limit]))),
-  ];
+  if (!row.part) return ["", ""];
+  const { used, owed } = row.part;
+  return [units.total ? `${units.say(used)} (${percent(used)})` : units.say(used), !row.isUser || row.pending || used ? units.say(owed) : ""];
+}
+
+/** Format the guarantees or limits of a tenant by pool, each with its use: "h100: 21 of 24". */
+function quotasText({ quotas = [], used }, kind) {
+  const bounds = quotas.map((quota) => [quota.pool, withUse(quota[kind], used[quota.pool], kind === "guarantee")]);
+  return inPoolsShort(Object.fromEntries(bounds)).replaceAll(" of ", "\u00a0of\u00a0").replaceAll(": ", ":\u00a0");
+}
+
+/** Return the pools in which a tenant uses as much as its limit, or more. */
+function poolsAtLimit({ quotas = [], used }) {
+  const isReached = ([name, most], there) => number(there?.[name]) > 0 && number(there[name]) >= number(most);
+  return quotas.filter((quota) => Object.entries(quota.limit).some((limit) => isReached(limit, used[quota.pool]))).map((quota) => quota.pool);
+}
+
+/** Return the part of a row for its bar. A bar adds pools, so it has only quotas that all of them have. */
+function drawnPart({ part, of }, { pools }) {
+  const hasAll = (kind) => pools.length && pools.every((pool) => of.quotas?.some((quota) => quota.pool === pool && Object.keys(quota[kind]).length));
+  return { ...part, guarantee: hasAll("guarantee") ? part.guarantee : 0, limit: hasAll("limit") ? part.limit : null };
 }
 
 export function TenantTable({ state, hello, query, tops, name }) {
@@ -111,7 +124,9 @@ export function TenantTable({ state, hello, query, tops, name }) {
   const rows = tops ?? tree(state, sort);
   const flat = flatten(rows, (tenant) => opened.has(tenant), wanted);
   // The scale depends on all rows, so that a filter does not change the length of a bar.
-  const end = scaleEnd(state.tenants.map((tenant) => state.owed[tenant.name]).filter(Boolean));
+  const parts = state.tenants.filter((tenant) => state.owed[tenant.name]).map((of) => drawnPart({ part: state.owed[of.name], of }, units));
+  const end = scaleEnd(parts);
+  const marks = new Set(flat.filter((row) => row.part).flatMap((row) => marksOf(drawnPart(row, units), end)));
   const fold = (tenant, open) => {
     const next = new Set(opened);
     if (open) next.add(tenant);
@@ -123,15 +138,15 @@ export function TenantTable({ state, hello, query, tops, name }) {
     { name: `${units.name}, 0 to ${units.say(end)}`, kind: "share", key: "distance", direction: "ascending" },
     { name: "Used", kind: "number" },
     { name: "Fair share", kind: "number" },
-    { name: "Guarantee", kind: "number" },
-    { name: "Limit", kind: "number" },
+    { name: "Guarantee", kind: "quota", term: "guarantee" },
+    { name: "Limit", kind: "quota", term: "limit" },
     { name: "By pool", kind: "used", term: "pool" },
     { name: "Waiting GPUs", kind: "number", key: "waiting", term: "held" },
     { name: "Pods", kind: "number" },
     { name: "Longest wait", kind: "number", key: "wait" },
   ];
   return html`
-    <${BarLegend} />
+    <${BarLegend} marks=${marks} />
     ${flat.length
       ? html`<${More} items=${flat} step=${STEP} noun="rows">
           ${(shown) => html`<${Table} name=${name} columns=${columns} sort=${sort} onSort=${(key) => change({ sort: key })} role="treegrid" bodyId="tenant-rows" onKeyDown=${(event) => arrow(event, fold)}>
@@ -155,7 +170,8 @@ function NoTenants({ hello, wanted }) {
 
 function Row({ row, end, units, fold }) {
   const { of, part } = row;
-  const [used, fair, guarantee, limit] = amountsOf(row, units);
+  const [used, fair] = amountsOf(row, units);
+  const full = poolsAtLimit(of).map(visible).join(", ");
   const tag = row.isUser ? "" : of.paused ? "paused" : of.exists ? "" : "no Tenant resource";
   const target = row.isUser ? address("queues", [], { tenant: row.tenant, user: row.name }) : address("tenants", [row.name]);
   return html`<tr role="row" class=${row.isUser ? "user" : "tenant"} data-depth=${Math.min(row.depth, 4)} data-name=${row.isUser ? undefined : row.name} aria-level=${row.depth + 1} aria-expanded=${row.foldable ? String(row.open) : undefined} tabindex=${row.isUser ? undefined : "0"}>
@@ -166,14 +182,15 @@ function Row({ row, end, units, fold }) {
       <a class="label" href=${target}>${visible(row.name)}</a>
       ${of.weight !== "1" ? html`<span class="tag">weight ${of.weight}</span>` : null}
       ${tag ? html`<span class="tag">${tag}</span>` : null}
+      ${full ? html`<span class="tag attention">at its limit in ${full}</span>` : null}
     </span><//>
     <${Cell} kind="share" label="Share">
-      ${part ? html`<${ShareBar} part=${part} end=${end} />` : null}
+      ${part ? html`<${ShareBar} part=${drawnPart(row, units)} end=${end} />` : null}
     <//>
     <${Cell} kind="number" label="Used">${used}<//>
     <${Cell} kind="number" label="Fair share">${fair}<//>
-    <${Cell} kind="number" label="Guarantee">${guarantee}<//>
-    <${Cell} kind="number" label="Limit">${limit}<//>
+    <${Cell} kind="quota" label="Guarantee">${quotasText(of, "guarantee")}<//>
+    <${Cell} kind="quota" label="Limit">${quotasText(of, "limit")}<//>
     <${Cell} kind="used" label="By pool">${inPoolsShort(of.used)}<//>
     <${Cell} kind="number" label="Waiting GPUs">${row.waiting ? decimal(row.waiting) : ""}<//>
     <${Cell} kind="number" label="Pods">${row.pending ? decimal(row.pending) : ""}<//>
