@@ -124,7 +124,7 @@ def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
     page = live(opens, place, "tenants/none")
     expect(page.get_by_text("There is no such tenant")).to_be_visible()
     go(page, "nothing")
-    expect(page.get_by_text('no view "nothing"')).to_be_visible()
+    expect(page.get_by_text("There is no view nothing.")).to_be_visible()
     expect(page).to_have_title("No such view · Fairgate")
     go(page, "pods/team/none")
     expect(page.get_by_role("dialog")).to_contain_text("may not get pods none")
@@ -137,6 +137,7 @@ def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
         ("queues?tenant=none", "There is no tenant none"),
         ("queues?tenant=none&user=erin@example.com", "There is no tenant none"),
         ("nodes/none", "There is no pool none"),
+        ("history?tenant=none", "There is no tenant none."),
         ("nodes/h100/none", "Pool h100 has no node none"),
         ("pods/robotics/none", "may not get pods none"),
     ],
@@ -154,14 +155,14 @@ def test_an_address_of_an_unknown_object_says_so(
     [
         ("tenants/robotics", "get tenants/queue.fairgate.io robotics"),
         ("queues", "get tenants/queue"),
-        ("queues?tenant=robotics", "may not get tenants/queue.fairgate.io robotics"),
-        ("queues?tenant=robotics&user=erin@example.com", "may not get tenants/queue"),
+        ("queues?tenant=robotics", "get tenants/queue.fairgate.io robotics"),
+        ("queues?tenant=robotics&user=erin@example.com", "get tenants/queue"),
         ("nodes", "list pools.fairgate.io"),
         ("nodes/h100", "list pools.fairgate.io"),
         ("nodes/h100/h100-06", "list pools.fairgate.io"),
-        ("history", "may not get tenants/usage.fairgate.io"),
-        ("history?tenant=robotics", "may not get tenants/usage.fairgate.io robotics"),
-        ("audit", "may not get audit.fairgate.io"),
+        ("history", "get tenants/usage.fairgate.io"),
+        ("history?tenant=robotics", "get tenants/usage.fairgate.io robotics"),
+        ("audit", "get audit.fairgate.io"),
         ("pods/robotics/wait-0", "may not get pods wait-0"),
     ],
 )

@@ -105,7 +105,15 @@ def test_a_caller_without_rights_sees_own_work_and_the_missing_right(
     page = opens(place)
     sign_in(page)
     expect(page.get_by_role("heading", name="My work")).to_be_visible()
-    expect(page.get_by_text("may not get stream.fairgate.io")).to_be_visible()
+    expect(page.get_by_text("You see your own work only.")).to_be_visible()
+    expect(page.get_by_text("The missing right: get stream.fairgate.io")).to_be_visible()
+    for view, objects in (("nodes", "nodes"), ("audit", "audit entries"), ("history", "history")):
+        go(page, view)
+        sentence = f"You may not see the {objects}; here is your own work."
+        expect(page.get_by_text(sentence)).to_be_visible()
+    go(page, "nothing")
+    expect(page.get_by_text("There is no view nothing.")).to_be_visible()
+    page.get_by_role("link", name="Open the first view").click()
     expect(page.get_by_role("table", name="My waiting pods").get_by_role("row")).to_have_count(8)
     expect(page.get_by_role("table", name="My waiting pods")).to_contain_text("limit")
     pods = page.get_by_role("table", name="My waiting pods").get_by_role("row")
@@ -295,7 +303,7 @@ def test_only_visible_tenants_are_shown(opens: Opens, town: ApiCluster, place: S
     expect(page.locator("td[data-label=Used]")).to_have_text("29 %")
     expect(page.get_by_role("columnheader", name="Part of the cluster, 0 to 30 %")).to_be_visible()
     go(page, "nodes")
-    expect(page.get_by_text("You may not see pools")).to_be_visible()
+    expect(page.get_by_text("You may not see the nodes; here is your own work.")).to_be_visible()
     go(page, "tenants/research")
     expect(page.get_by_text("get tenants/queue.fairgate.io research")).to_be_visible()
     assert "vision" not in page.content()
@@ -458,12 +466,15 @@ def test_history_without_the_right_names_the_right(
 ) -> None:
     town.rights.granted -= {("get", "tenants/usage")}
     page = live(opens, place, "history")
-    expect(page.get_by_role("alert").last).to_contain_text("may not get tenants/usage.fairgate.io")
+    expect(page.get_by_text("You may not see the history; here is your own work.")).to_be_visible()
+    expect(page.get_by_text("The missing right: get tenants/usage.fairgate.io")).to_be_visible()
+    expect(page.get_by_role("heading", name="My work")).to_be_visible()
 
 
 def test_the_audit_view_without_the_right_names_the_right(opens: Opens, place: Served) -> None:
     page = live(opens, place, "audit")
-    expect(page.get_by_role("alert").last).to_contain_text("may not get audit.fairgate.io")
+    expect(page.get_by_text("You may not see the audit entries")).to_be_visible()
+    expect(page.get_by_text("The missing right: get audit.fairgate.io")).to_be_visible()
 
 
 def test_views_that_the_caller_may_not_see_have_no_tab(

@@ -4,7 +4,7 @@ import { html, render, useCallback, useEffect, useRef, useState } from "./vendor
 import { ask as request, listen as listenTo } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
 import { moment, time, visible } from "./format.js";
-import { Term } from "./components.js";
+import { NotAllowed, rightIn, Term } from "./components.js";
 import { Audit } from "./views/audit.js";
 import { Glossary } from "./views/glossary.js";
 import { History } from "./views/history.js";
@@ -31,6 +31,9 @@ const VIEWS = [
   ["history", "History"],
   ["audit", "Audit"],
 ];
+
+/** The objects of each view that needs a right. */
+const OBJECTS = { tenants: "the tenants", queues: "the queues", nodes: "the nodes", history: "the history", audit: "the audit entries" };
 
 /** The session: null while unknown, else {token, caller}. `token` is null behind a proxy. */
 function useSession() {
@@ -193,24 +196,40 @@ function Navigation({ here, news }) {
   </nav>`;
 }
 
+function isUnknown(view) {
+  return view !== "" && view !== "glossary" && !VIEWS.some(([each]) => each === view);
+}
+
+/** Return the right that the caller lacks for the view of an address, or "". */
+function missingRight(here, { link, hello, why }) {
+  if (link === "denied" && !(here.view === "queues" && here.query.get("tenant"))) return rightIn(why);
+  if (here.view === "nodes" && !here.args[1] && hello?.pools === false) return "list pools.fairgate.io";
+  return here.view === "audit" && hello?.audit === false ? "get audit.fairgate.io" : "";
+}
+
 /** Return the view to show. Without an address, administrators see tenants and others their work. */
 function viewOf(here, news) {
-  const isOwn = here.view === "glossary" || (here.view === "queues" && here.query.get("tenant"));
-  if (news.link === "denied" && !isOwn) return "me";
+  if (isUnknown(here.view) || here.view === "glossary") return here.view;
+  if (missingRight(here, news)) return "me";
   if (here.view) return here.view;
   if (!news.hello) return "";
   return news.hello.everyTenant || news.hello.queues.length ? "tenants" : "me";
 }
 
 function View({ here, news, ask, paint }) {
-  const { state, hello, link, why } = news;
+  const { state, hello, link } = news;
   const view = viewOf(here, news);
   const { query } = here;
   const known = { state, hello, query, ask };
   if (view === "me") {
-    return html`${link === "denied" ? html`<p class="note">You see your own work only. ${visible(why)}</p>` : null}<${MyWork} ask=${ask} isAlone=${link === "denied"} />`;
+    const right = missingRight(here, news);
+    const objects = OBJECTS[here.view] ? `You may not see ${OBJECTS[here.view]}; here is your own work.` : "You see your own work only.";
+    return html`${right ? html`<${NotAllowed} right=${right}>${objects}<//>` : null}<${MyWork} ask=${ask} isAlone=${link === "denied"} />`;
   }
-  if (view === "audit") return html`<${Audit} query=${query} ask=${ask} />`;
+  if (isUnknown(view)) {
+    return html`<section class="card"><h1>No such view</h1><p>There is no view ${visible(view)}. <a href="#/">Open the first view</a></p></section>`;
+  }
+  if (view === "audit" && (hello || link === "lost")) return html`<${Audit} query=${query} ask=${ask} />`;
   if (view === "glossary") return html`<${Glossary} query=${query} state=${state} />`;
   if (view === "queues" && query.get("tenant")) return html`<${Queue} tenant=${query.get("tenant")} user=${query.get("user")} ask=${ask} />`;
   if (!state || !hello) return html`<p class="note">Loading …</p>`;
@@ -221,10 +240,8 @@ function View({ here, news, ask, paint }) {
       return html`<${Queues} ...${known} />`;
     case "nodes":
       return html`<${Nodes} ...${known} name=${here.args[0]} node=${here.args[1]} />`;
-    case "history":
-      return html`<${History} ...${known} theme=${paint} />`;
     default:
-      return html`<section class="card"><h1>No such view</h1><p>The page has no view "${visible(view)}". <a href="#/tenants">Tenants</a></p></section>`;
+      return html`<${History} ...${known} theme=${paint} />`;
   }
 }
 

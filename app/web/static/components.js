@@ -80,6 +80,16 @@ export function Empty({ children, command }) {
   return html`<p class="note">${children}${command ? html` <code>${command}</code>` : null}</p>`;
 }
 
+/** Return the right that a refusal of the API names: "get stream.fairgate.io". */
+export function rightIn(refusal) {
+  return /may not ([^;]+)/.exec(refusal)?.[1] ?? refusal;
+}
+
+/** A sentence about objects that the caller may not see, and the missing right in small print. */
+export function NotAllowed({ right, children }) {
+  return html`<p>${children}</p><p class="note"><small>The missing right: ${visible(right)}</small></p>`;
+}
+
 /** Return the first `most` items of a list that the API divides into pages. */
 async function pages(ask, path, most, options) {
   const items = [];

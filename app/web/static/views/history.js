@@ -2,7 +2,8 @@
 
 import { Chart, MOST_LINES } from "../chart.js";
 import { deviceOf, devices, moment, number, parseCsv, visible } from "../format.js";
-import { Empty, Term, UnitsNote } from "../components.js";
+import { Empty, NotAllowed, rightIn, Term, UnitsNote } from "../components.js";
+import { MyWork } from "./me.js";
 import { namesOf, Releases, releasesPath, unnamedText } from "./releases.js";
 import { change } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -179,6 +180,11 @@ export function History({ state, hello, query, ask, theme }) {
   }, [range, tenant]);
   const shown = found.range === range && found.tenant === tenant ? found : {};
   const units = unitsOf(state.pools);
+  const isKnown = !tenant || state.tenants.some((each) => each.name === tenant);
+  if (shown.error?.status === 403) {
+    const sentence = !isKnown ? `There is no tenant ${visible(tenant)}, or you may not see it` : tenant ? `You may not see the history of ${visible(tenant)}` : "You may not see the history";
+    return html`<${NotAllowed} right=${rightIn(shown.error.message)}>${sentence}; here is your own work.<//><${MyWork} ask=${ask} />`;
+  }
   const title = units.isWeighted ? "Weighted GPUs in use" : "GPUs in use";
   return html`<section class="card" aria-labelledby="history-title">
     <div class="card-head">
@@ -188,7 +194,7 @@ export function History({ state, hello, query, ask, theme }) {
     ${period.isWrong ? html`<p class="problem" role="alert">The time is not valid: the end must be a minute after the begin, or later.</p>` : null}
     ${shown.error ? html`<p class="problem" role="alert">The past cannot be shown: ${visible(shown.error.message)}</p>` : null}
     ${period.isWrong || shown.error || shown.lines ? null : html`<p class="note" role="status">Loading …</p>`}
-    ${shown.lines && !shown.lines.length ? html`<${Empty}>No pod used a GPU in this time.<//>` : null}
+    ${shown.lines && !shown.lines.length ? html`<${Empty}>${isKnown ? "No pod used a GPU in this time." : `There is no tenant ${visible(tenant)}${hello.everyTenant ? "" : ", or you may not see it"}.`}<//>` : null}
     ${shown.lines?.length
       ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} theme=${theme} onSelect=${show} />`
       : null}
@@ -197,5 +203,5 @@ export function History({ state, hello, query, ask, theme }) {
     ${shown.lines?.length && tenant ? html`<p class="note">Times before now are compared with the <${Term} name="fair share">fair share<//> of now.</p>` : null}
     ${unnamedText(hello, tenant) ? html`<p class="note">${unnamedText(hello, tenant)}</p>` : null}
   </section>
-  ${shown.releases ? html`<${Releases} found=${shown.releases} times=${shown.times} theme=${theme} onSelect=${show} />` : null}`;
+  ${shown.releases && (isKnown || shown.releases.total.pods) ? html`<${Releases} found=${shown.releases} times=${shown.times} theme=${theme} onSelect=${show} />` : null}`;
 }

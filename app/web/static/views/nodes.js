@@ -31,7 +31,6 @@ export function colours(pools) {
 
 export function Nodes({ state, hello, query, name, node, ask }) {
   if (node) return html`<${NodePods} key=${node} pool=${name} node=${node} state=${state} hello=${hello} ask=${ask} />`;
-  if (!hello.pools) return html`<section class="card"><h1>Nodes</h1><${Empty}>You may not see pools. Ask for the right to list pools.fairgate.io.<//></section>`;
   if (!state.pools.length) {
     return html`<section class="card"><h1>Nodes</h1><${Empty} command="kubectl get nodes -L nvidia.com/gpu.product">There is no pool, because no node offers a GPU. See which nodes there are:<//></section>`;
   }

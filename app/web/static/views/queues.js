@@ -1,7 +1,7 @@
 // Queues by wait reason, and the pods of one queue in order.
 
 import { ago, amounts, count, decimal, devices, estimateText, sentence, visible } from "../format.js";
-import { Cell, Empty, More, needsAttention, RowHead, Rule, Table, Term, UnitsNote, useAnswer } from "../components.js";
+import { Cell, Empty, More, needsAttention, NotAllowed, rightIn, RowHead, Rule, Table, Term, UnitsNote, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { Filter } from "./overview.js";
 import { unitsOf } from "../units.js";
@@ -102,7 +102,7 @@ export function Queue({ tenant, user, ask }) {
       <h1 id="queue-title">Queue of ${visible(title)}</h1>
       <p><a href=${address("queues")}>All queues</a></p>
     </div>
-    ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${error.message}</p>` : null}
+    ${error?.status === 403 ? html`<${NotAllowed} right=${rightIn(error.message)}>You may not see this queue.<//>` : error ? html`<p class="problem" role="alert">The pods cannot be shown: ${error.message}</p>` : null}
     ${data && !data.items.length ? html`<${Empty}>No pod of ${visible(title)} waits.<//>` : null}
     ${data?.items.length ? html`<${PodTable} name=${`Waiting pods of ${visible(title)}`} pods=${data.items} withUser=${!user} />` : null}
     ${data?.continue
