@@ -113,7 +113,8 @@ def test_a_weight_is_set_only_after_the_confirmation(
     assert weights(town) == before
     accepted = answer(page, accepts=True)
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text("1 weight set")).to_be_visible()
+    expect(page.get_by_text("1 weight set. The page shows it in a moment.")).to_be_visible()
+    expect(page.get_by_role("button", name="Apply")).to_be_focused()
     assert accepted == refused
     assert weights(town) == {"alice@example.com": "3", "bob@example.com": "9"}
     assert town.resources.by("tenants", "vision") == "alice@example.com"
@@ -121,6 +122,18 @@ def test_a_weight_is_set_only_after_the_confirmation(
     place.deliver(tenant("vision", 2, parent="research", users={"bob@example.com": 9}))
     expect(page.get_by_text("weight 9")).to_be_visible()
     expect(page.get_by_role("spinbutton", name="bob@example.com")).to_have_value("9")
+    expect(page.get_by_text("in a moment")).to_have_count(0)
+
+
+def test_an_edit_removes_the_preview_and_weight_0_is_explained(opens: Opens, place: Served) -> None:
+    page = weigh(opens, place)
+    page.get_by_role("button", name="Preview").click()
+    shares = page.get_by_role("table", name="Shares by weight before and after")
+    expect(shares).to_be_visible()
+    expect(page.get_by_text("Weight 0")).to_have_count(0)
+    page.get_by_role("spinbutton", name="bob@example.com").fill("0")
+    expect(shares).to_have_count(0)
+    expect(page.get_by_text("Weight 0: only its guarantee, and what others leave.")).to_be_visible()
 
 
 @pytest.mark.parametrize("button", ["Preview", "Apply"])
@@ -152,6 +165,7 @@ def test_without_the_right_weights_are_read_only_and_the_right_is_named(
     for field in fields.all():
         expect(field).to_be_disabled()
     expect(page.get_by_text("A preview changes nothing")).to_have_count(0)
+    expect(page.get_by_role("button", name="Preview")).to_have_count(0)
     assert weights(town) == before
 
 

@@ -4,7 +4,7 @@ import { amounts, count, decimal, inPools, lasting, percent, visible, withUse } 
 import { Cell, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
-import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
+import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
 
 const AGAIN = 10;
 const STEP = 50;
@@ -104,6 +104,7 @@ function useRefusal(ask, row, member) {
 function Weights({ row, ask }) {
   const [changes, setChanges] = useState({});
   const [preview, setPreview] = useState(null);
+  const edits = useRef(0); // a preview that was asked before the last edit is not shown
   const [isBusy, setBusy] = useState(false);
   // The right is the same for all users, and for all children.
   const ofUsers = useRefusal(ask, row, row.users[0]);
@@ -112,18 +113,24 @@ function Weights({ row, ask }) {
   if (!members.length) return null;
   const maySet = (member) => (member.isUser ? ofUsers : ofChildren) === "";
   const changed = members.filter((member) => changes[member.key] && changes[member.key] !== member.of.weight);
-  const attempt = async (work) => {
+  const isIdle = !changed.length || isBusy;
+  const weightOf = (member) => changes[member.key] ?? member.of.weight;
+  const isZero = (member) => weightOf(member) !== "" && Number(weightOf(member)) === 0;
+  const edit = (member) => (event) => {
+    edits.current += 1;
+    setPreview(null);
+    setChanges({ ...changes, [member.key]: event.target.value });
+  };
+  const attempt = async (work, isWanted = () => true) => {
     setBusy(true);
-    try {
-      setPreview(await work());
-    } catch (error) {
-      setPreview({ error: error.message });
-    }
+    const answer = await work().catch((error) => ({ error: error.message }));
+    if (isWanted()) setPreview(answer);
     setBusy(false);
   };
   const put = (member, query) =>
     ask(`${weightPath(row, member)}${query}`, { method: "PUT", body: { weight: changes[member.key] } });
-  const simulate = () =>
+  const simulate = () => {
+    const before = edits.current;
     attempt(async () => {
       const shares = [];
       for (const member of changed) shares.push(...(await put(member, "?dryRun=true")).shares);
@@ -138,7 +145,8 @@ function Weights({ row, ask }) {
         why = error.message;
       }
       return { shares, waits, why };
-    });
+    }, () => before === edits.current);
+  };
   const apply = () => {
     const list = changed.map((member) => `${member.name}: ${member.of.weight} → ${changes[member.key]}`).join("\n");
     if (!confirm(`Set these weights?\n\n${list}`)) return;
@@ -150,7 +158,7 @@ function Weights({ row, ask }) {
         throw new Error(`${done ? `${count(done, "weight")} ${done === 1 ? "is" : "are"} set: ${changed.slice(0, done).map((member) => member.name).join(", ")}. The others are not. ` : ""}${error.message}`);
       }
       setChanges({});
-      return { done: `${count(done, "weight")} set. The page shows them in a moment.` };
+      return { set: changed.map((member) => [member.key, changes[member.key]]) };
     });
   };
   return html`<section class="card" aria-labelledby="weights-title">
@@ -158,22 +166,30 @@ function Weights({ row, ask }) {
     ${!members.some(maySet) ? null : html`<p class="note">Try weights first. A preview changes nothing.</p>`}
     ${ofUsers ? html`<p class="note">You cannot set weights of users: ${visible(ofUsers)}</p>` : null}
     ${ofChildren ? html`<p class="note">You cannot set weights of child tenants: ${visible(ofChildren)}</p>` : null}
-    <form onSubmit=${(event) => { event.preventDefault(); simulate(); }}>
+    <form onSubmit=${(event) => { event.preventDefault(); if (!isIdle) simulate(); }}>
       <${More} items=${members} step=${STEP} noun="weights">${(shown) => html`<ul class="weights">
         ${shown.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
-          <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} disabled=${!maySet(member)} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
+          <input type="number" min="0" step="any" value=${weightOf(member)} disabled=${!maySet(member)} aria-describedby=${isZero(member) ? "weight-zero" : undefined} onInput=${edit(member)} /></label></li>`)}
       </ul>`}<//>
-      <button type="submit" class="primary" disabled=${!changed.length || isBusy}>${isBusy ? "Working …" : "Preview"}</button>
-      <button type="button" disabled=${!changed.length || isBusy} onClick=${apply}>Apply</button>
+      ${members.some(isZero) ? html`<p class="note" id="weight-zero">Weight 0: only its guarantee, and what others leave.</p>` : null}
+      ${members.some(maySet)
+        ? html`<button type="submit" class="primary" aria-disabled=${String(isIdle)}>${isBusy ? "Working …" : "Preview"}</button>
+            <button type="button" aria-disabled=${String(isIdle)} onClick=${(event) => !isIdle && event.currentTarget.form.reportValidity() && apply()}>Apply</button>`
+        : null}
     </form>
-    <div role="status"><${Preview} preview=${preview} /></div>
+    <div role="status">${preview?.set ? html`<${Done} set=${preview.set} members=${members} />` : html`<${Preview} preview=${preview} />`}</div>
   </section>`;
+}
+
+/** The number of weights that are set. `set`: pairs of key and weight. The stream brings them a moment later. */
+function Done({ set, members }) {
+  const isShown = set.every(([key, weight]) => members.some((member) => member.key === key && Number(member.of.weight) === Number(weight)));
+  return html`<p>${count(set.length, "weight")} set.${isShown ? "" : ` The page shows ${set.length === 1 ? "it" : "them"} in a moment.`}</p>`;
 }
 
 function Preview({ preview }) {
   if (!preview) return null;
   if (preview.error) return html`<p class="problem">${visible(preview.error)}</p>`;
-  if (preview.done) return html`<p>${preview.done}</p>`;
   return html`
     <${Compared} name="Shares by weight before and after" what="Share by weight" rows=${preview.shares.map((share) => [share.user ?? share.tenant, shareText(share.before), shareText(share.after)])} />
     ${preview.waits
