@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from urllib.parse import parse_qs
@@ -9,6 +10,7 @@ from urllib.parse import parse_qs
 import pytest
 from playwright.sync_api import Page, expect
 
+from app.core.model import Millis
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, settled
 from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, ran, served
@@ -147,6 +149,17 @@ def test_a_long_time_has_the_use_of_the_last_hour(opens: Opens, place: Served) -
     page.keyboard.press("ArrowRight")
     # 256 weighted GPUs for 30 of 61 minutes.
     expect(page.locator(".values").first).to_contain_text("research 125.9;")
+
+
+def test_time_without_records_is_unknown_and_has_a_date(opens: Opens, place: Served) -> None:
+    place.cluster.past.runs.since = Millis(NOW - 70 * 60_000)
+    page = history(opens, place, "?range=86400")
+    note = re.compile("^Before Sep 21, .* some use was not recorded")
+    expect(page.get_by_text(note)).to_be_visible()
+    page.get_by_text("As a table").first.click()
+    rows = page.get_by_role("table", name="GPUs in use over time").get_by_role("row")
+    expect(rows.last).to_contain_text("unknown")
+    expect(rows.nth(1)).not_to_contain_text("unknown")
 
 
 def test_two_fields_show_and_change_the_time(opens: Opens, place: Served) -> None:

@@ -439,6 +439,8 @@ def test_marks_of_a_chart_differ_and_only_the_first_of_a_day_has_a_date(
         return times.map((at, index) => label(at, times[index - 1], times));
     }"""
     assert page.evaluate(run, times) == ["20 Sept, 23:50", "23:55", "00:00"]
+    times = [1_789_862_400 + 43_200 * number for number in range(8)]
+    assert page.evaluate(run, times)[:4] == ["20 Sept", "", "21 Sept", ""]
     run = """async () => {
         const { SECONDS } = await import('/static/chart.js');
         const { lasting } = await import('/static/format.js');

@@ -133,12 +133,19 @@ function placeOf(time, times) {
   return place < 0 ? times.length - 1 : place;
 }
 
+/** Return values with null in place of 0 for the steps that ended before `since`: nothing was recorded. */
+export function withGap(values, times, since) {
+  const first = Date.parse(since) / 1000;
+  return values.map((value, place) => (value === 0 && times[place + 1] <= first ? null : value));
+}
+
 function levelOf(level, index, resolved) {
   return { label: level.name, stroke: resolved("--text"), width: index ? 2 : 1, dash: index ? [12, 6] : [2, 4], points: { show: false } };
 }
 
 function lineOf(line, index, resolved) {
-  const isSparse = line.values.includes(null); // a value between two unknown ones has no line
+  const isAlone = (value, place) => value !== null && (line.values[place - 1] ?? null) === null && (line.values[place + 1] ?? null) === null;
+  const isSparse = line.values.some(isAlone); // a value between two unknown ones has no line
   const stroke = resolved(`--line-${index + 1}`);
   return {
     label: line.name,
@@ -151,11 +158,11 @@ function lineOf(line, index, resolved) {
   };
 }
 
-/** Return the text of a mark: a day, or the time of day. The first mark of another day has its date. */
+/** Return the text of a mark: a day, once, or the time of day. The first mark of another day has its date. */
 export function label(at, before, times) {
   const date = new Date(at * 1000);
-  if (times[times.length - 1] - times[0] > LONG) return day(date);
   const isOfSameDay = before !== undefined && new Date(before * 1000).toDateString() === date.toDateString();
+  if (times[times.length - 1] - times[0] > LONG) return isOfSameDay ? "" : day(date);
   return isOfSameDay ? clockTime(date) : moment(date);
 }
 
@@ -165,7 +172,7 @@ function valuesAt(at, times, lines, levels, say) {
 }
 
 function shown(value, say) {
-  return value === null ? "none" : say(value);
+  return value === null ? "unknown" : say(value);
 }
 
 function Numbers({ name, times, lines, say }) {

@@ -67,10 +67,23 @@ export function clockTime(date) {
   return shortClock.format(date);
 }
 
+/** Format a date and a time of day. */
+export function dated(date) {
+  return `${days.format(date)}, ${shortClock.format(date)}`;
+}
+
+function isToday(date) {
+  return new Date().toDateString() === date.toDateString();
+}
+
 /** Format a time of day. The date comes first if it is not today. */
 export function moment(date) {
-  const today = new Date().toDateString() === date.toDateString();
-  return today ? shortClock.format(date) : `${days.format(date)}, ${shortClock.format(date)}`;
+  return isToday(date) ? shortClock.format(date) : dated(date);
+}
+
+/** Format a time like `moment`, with seconds. */
+export function exactMoment(date) {
+  return isToday(date) ? clock.format(date) : `${days.format(date)}, ${clock.format(date)}`;
 }
 
 /** Parse a Kubernetes quantity: "8", "500m", "40Gi". Return 0 if it is invalid. */

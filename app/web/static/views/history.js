@@ -1,7 +1,7 @@
 // The past: use by tenant from the usage records, and releases and waits from the audit chain.
 
-import { Chart, MOST_LINES } from "../chart.js";
-import { deviceOf, devices, moment, number, parseCsv, visible } from "../format.js";
+import { Chart, MOST_LINES, withGap } from "../chart.js";
+import { dated, deviceOf, devices, number, parseCsv, visible } from "../format.js";
 import { Empty, NotAllowed, rightIn, Term, UnitsNote } from "../components.js";
 import { MyWork } from "./me.js";
 import { namesOf, Releases, releasesPath, unnamedText } from "./releases.js";
@@ -53,8 +53,10 @@ async function usage(ask, query, signal) {
   return { rows, since: about.completeSince };
 }
 
-/** Return {times, lines: [{name, values}]}: the largest tenants, and the rest as one line. */
-function linesOf(rows, { times, step, until }, state, only) {
+/**
+ * Return lines of the largest tenants, and the rest as one line. Zeros before `since` are unknown.
+ */
+function linesOf({ rows, since }, { times, step, until }, state, only) {
   const unit = unitsOf(state.pools).isWeighted ? 1 : number(state.pools[0]?.weights[deviceOf(state.pools[0]?.capacity ?? {})] ?? "1") || 1;
   const index = new Map(times.map((at, place) => [at, place]));
   const found = new Map();
@@ -75,7 +77,7 @@ function linesOf(rows, { times, step, until }, state, only) {
       values: times.map((_, place) => sum(rest.map(([, values]) => values[place]))),
     });
   }
-  return lines;
+  return lines.map(({ name, values }) => ({ name, values: withGap(values, times, since) }));
 }
 
 /** Return the constant lines: the capacity, and the fair share of one tenant. */
@@ -161,11 +163,11 @@ export function History({ state, hello, query, ask, theme }) {
         ...namesOf(hello, tenant).map((name) => ["tenant", name]),
       ];
       try {
-        const [{ rows, since }, releases] = await Promise.all([
+        const [used, releases] = await Promise.all([
           usage(ask, [["by", "tenant,pool"], ...asked], stopping.signal),
           ask(releasesPath(asked), { signal: stopping.signal }),
         ]);
-        setFound({ range, tenant, times: steps.times, lines: linesOf(rows, steps, latest.current, tenant), since, from, until, releases });
+        setFound({ range, tenant, times: steps.times, lines: linesOf(used, steps, latest.current, tenant), since: used.since, from, until, releases });
         if (isOver) clearInterval(timer);
       } catch (error) {
         if (!stopping.signal.aborted) setFound({ range, tenant, error });
@@ -198,7 +200,7 @@ export function History({ state, hello, query, ask, theme }) {
     ${shown.lines?.length
       ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} theme=${theme} onSelect=${show} />`
       : null}
-    ${shown.since && Date.parse(shown.since) / 1000 > shown.from ? html`<p class="note">Before ${moment(new Date(shown.since))} some use was not recorded.</p>` : null}
+    ${shown.since && Date.parse(shown.since) / 1000 > shown.from ? html`<p class="note">Before ${dated(new Date(shown.since))} some use was not recorded.</p>` : null}
     ${shown.lines?.length ? html`<${UnitsNote} units=${units} />` : null}
     ${shown.lines?.length && tenant ? html`<p class="note">Times before now are compared with the <${Term} name="fair share">fair share<//> of now.</p>` : null}
     ${unnamedText(hello, tenant) ? html`<p class="note">${unnamedText(hello, tenant)}</p>` : null}

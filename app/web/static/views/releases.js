@@ -1,8 +1,8 @@
 // Releases and waits of the past, from the audit chain.
 
 import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
-import { Chart } from "../chart.js";
-import { count, decimal, devices, lasting, moment, visible } from "../format.js";
+import { Chart, withGap } from "../chart.js";
+import { count, dated, decimal, devices, lasting, visible } from "../format.js";
 import { address } from "../router.js";
 import { html, useMemo } from "../vendor/htm/preact-standalone.js";
 
@@ -40,7 +40,7 @@ export function Releases({ found, times, theme, onSelect }) {
     ],
     [found],
   );
-  const pods = useMemo(() => [{ name: "released pods", values: valuesOf(steps, times, (step) => step.pods, 0) }], [found]);
+  const pods = useMemo(() => [{ name: "released pods", values: withGap(valuesOf(steps, times, (step) => step.pods, 0), times, completeSince) }], [found]);
   const isPartial = completeSince === null || Date.parse(completeSince) / 1000 > times[0];
   return html`<section class="card" aria-labelledby="releases-title">
     <h2 id="releases-title"><${Term} name="released">Releases<//> and <${Term} name="half, nine in ten">waits<//></h2>
@@ -54,7 +54,7 @@ export function Releases({ found, times, theme, onSelect }) {
           <h3>By <${Term} name="pool">pool<//></h3>
           <${Sums} items=${pools} what="pool" head="Pool" />`
       : html`<${Empty}>No pod was released in this time.<//>`}
-    ${isPartial ? html`<p class="note">${completeSince === null ? "There are no audit entries yet." : `Before ${moment(new Date(completeSince))} some releases were not recorded.`}</p>` : null}
+    ${isPartial ? html`<p class="note">${completeSince === null ? "There are no audit entries yet." : `Before ${dated(new Date(completeSince))} some releases were not recorded.`}</p>` : null}
   </section>`;
 }
 
