@@ -12,7 +12,7 @@ from app.core import events as ev
 from app.core.audit.codec import line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.explain.views import PublishedReservation
-from app.core.model import Node, NodeName, Pool, PoolName, Quota, TenantName, Uid
+from app.core.model import Node, NodeName, Phase, Pool, PoolName, Quota, TenantName, Uid
 from app.core.safe_text import csv_cell, visible
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
@@ -244,6 +244,37 @@ def test_nodes_that_take_no_pod_differ_without_colour(
     expect(node.locator("i.reserved")).to_have_count(1)
     racks = page.get_by_role("region", name="Pool t4").get_by_role("heading", level=3)
     expect(racks).to_have_text(["r1", "r2"])
+
+
+def test_use_without_a_node_is_not_use_of_a_node(opens: Opens, place: Served) -> None:
+    """15 of 16 T4s are in use on nodes, and two pods are released without a node."""
+    place.deliver(
+        runs("a", "teaching", "judy@example.com", "t4-01"),
+        runs("b", "teaching", "judy@example.com", "t4-02", 2),
+        runs("c", "teaching", "judy@example.com", "t4-03", 3),
+    )
+    for name in ("d", "e"):
+        event = runs(name, "teaching", "judy@example.com", "t4-03")
+        place.deliver(ev.PodObserved(NOW, replace(event.pod, node=None, phase=Phase.PENDING)))
+    page = live(opens, place)
+    tile = page.locator(".tile", has_text="t4")
+    expect(tile).to_contain_text("15 of 16")
+    expect(tile).to_contain_text("94 %, and 2 of released pods without a node yet")
+    go(page, "nodes/t4")
+    words = "15 of 16 GPUs used, and 2 of released pods without a node yet · 94 %"
+    expect(page.get_by_text(words)).to_be_visible()
+
+
+def test_nodes_are_in_natural_order(opens: Opens, place: Served) -> None:
+    place.deliver(
+        *(
+            ev.NodeObserved(NOW, Node(NodeName(name), {"kind": "t4"}, {GPU: 4}, True))
+            for name in ("t4-5", "t4-45")
+        )
+    )
+    page = live(opens, place, "nodes/t4")
+    names = page.locator(".node-name")
+    expect(names).to_have_text(["t4-00", "t4-01", "t4-02", "t4-03", "t4-5", "t4-45"])
 
 
 def test_a_node_lists_its_pods_with_links_to_their_drawers(opens: Opens, place: Served) -> None:
@@ -527,6 +558,22 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     expect(rows.nth(1)).to_contain_text("amounts: 8 GPUs, waited: 10 min")
     rows.nth(0).get_by_role("link", name="robotics/wait-0").click()
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
+
+
+def test_equal_refusals_in_a_row_are_one_line(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    town.rights.granted |= {("get", "audit")}
+    for name in ("one", "one", "one", "two"):
+        facts: dict[str, Fact] = {"why": "no such pool", "object": name, "count": 1}
+        entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.REFUSED, facts))
+        town.stream.rows.append((entry.number, line(entry)))
+    page = live(opens, place, "audit", now=NOW, locale="en-GB", timezone_id="UTC")
+    rows = page.get_by_role("table", name="Audit entries").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("object: two, count: 1 time")
+    expect(rows.nth(1)).to_contain_text("object: one, count: 3 times")
+    expect(rows.nth(0).get_by_role("rowheader")).to_have_text("14:13:20")
 
 
 def test_an_empty_cluster_teaches_the_first_step(opens: Opens) -> None:

@@ -7,6 +7,13 @@ const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-di
 const shortClock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit" });
 const days = new Intl.DateTimeFormat(language, { day: "numeric", month: "short" });
 
+const collator = new Intl.Collator(language, { numeric: true });
+
+/** Compare two names: node-5 comes before node-45. */
+export function compareNames(one, other) {
+  return collator.compare(one, other) || (one < other ? -1 : 1);
+}
+
 // Controls, and characters without a shape: see app/core/safe_text.py.
 const HIDDEN = /[\p{Cc}\p{Cs}\p{Default_Ignorable_Code_Point}\u2028\u2029\ufff9-\ufffb]/gu;
 

@@ -33,3 +33,22 @@ export function unitsOf(pools) {
     say: (fraction) => (total ? decimal(fraction * total) : percent(fraction)),
   };
 }
+
+/**
+ * Return {used, total, beyond} of a pool in devices. Use never exceeds the ready capacity: `beyond` says
+ * where more is used.
+ */
+export function useOf(pool) {
+  const device = deviceOf(pool.capacity);
+  const [all, total] = [number(pool.used[device]), number(pool.capacity[device])];
+  if (all <= total) return { used: all, total, beyond: "" };
+  const sum = (nodes) => nodes.reduce((devices, node) => devices + number(node.used[device]), 0);
+  const away = sum(pool.members.filter((node) => !node.ready));
+  const unplaced = all - sum(pool.members);
+  const areAllShown = pool.members.filter((node) => node.ready).length === pool.nodes;
+  if (!areAllShown || (unplaced <= 0 && away <= 0)) return { used: total, total, beyond: `, and ${decimal(all - total)} beyond the ready capacity` };
+  const parts = [];
+  if (unplaced > 0) parts.push(`, and ${decimal(unplaced)} of released pods without a node yet`);
+  if (away > 0) parts.push(`, and ${decimal(away)} on nodes that are not ready`);
+  return { used: Math.min(total, all - away - Math.max(0, unplaced)), total, beyond: parts.join("") };
+}

@@ -1,11 +1,11 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
-import { amounts, count, lasting, moment, visible } from "../format.js";
+import { amounts, count, exactMoment, lasting, moment, visible } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { change, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 
-const STEP = 100;
+const STEP = 25;
 const AGAIN = 10_000;
 const MINUTES = ["10", "60"];
 const MOST = 50_000;
@@ -42,6 +42,20 @@ function parse(text) {
     } catch {
       continue;
     }
+  }
+  return found;
+}
+
+/** Return the entries, with equal refusals in a row as one entry with the sum of their counts. */
+function joined(entries) {
+  const found = [];
+  let before = "";
+  for (const entry of entries) {
+    const { count: times = 1, ...facts } = entry.facts ?? {};
+    const same = entry.deed === "refused" ? JSON.stringify(facts) : "";
+    if (same && same === before) found[found.length - 1].facts.count += times;
+    else found.push(same ? { ...entry, facts: { ...facts, count: times } } : entry);
+    before = same;
   }
   return found;
 }
@@ -89,7 +103,7 @@ export function Audit({ query, ask }) {
   const minutes = MINUTES.includes(query.get("minutes")) ? query.get("minutes") : MINUTES[0];
   const wanted = (query.get("filter") ?? "").toLowerCase();
   const { entries, error } = useEntries(ask, minutes);
-  const found = (entries ?? []).filter((entry) => !wanted || JSON.stringify(entry).toLowerCase().includes(wanted));
+  const found = joined((entries ?? []).filter((entry) => !wanted || JSON.stringify(entry).toLowerCase().includes(wanted)));
   return html`<section class="card" aria-labelledby="audit-title">
     <div class="card-head">
       <h1 id="audit-title"><${Term} name="audit chain">Audit<//></h1>
@@ -124,7 +138,7 @@ function Entries({ entries }) {
         : visible(`${facts.kind ?? ""} ${facts.name ?? ""}`);
       const rest = Object.entries(facts).filter(([name, value]) => value !== false && !HIDDEN_FACTS.has(name));
       return html`<tr role="row" key=${entry.number}>
-        <${RowHead}>${moment(new Date(entry.at))}<//>
+        <${RowHead}>${exactMoment(new Date(entry.at))}<//>
         <${Cell} kind="word" label="Event">${visible(entry.deed)}<//>
         <${Cell} kind="name" label="Object">${object}<//>
         <${Cell} kind="reason" label="Facts">${rest.map(([name, value]) => `${name}: ${factText(name, value)}`).join(", ")}<//>

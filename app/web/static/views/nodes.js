@@ -1,9 +1,10 @@
 // Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
 
-import { ago, amounts, count, decimal, deviceOf, devices, number, percent, visible } from "../format.js";
+import { ago, amounts, compareNames, count, decimal, deviceOf, number, percent, visible } from "../format.js";
 import { Cell, Details, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
+import { useOf } from "../units.js";
 
 /** Most nodes of all pools that are shown at first. */
 const STEP = 500;
@@ -14,19 +15,16 @@ const MOST_CELLS = 16;
 /** Above this number of nodes, the names are in the tooltips and in the table only. */
 const MOST_NAMED = 100;
 const COLOURS = 8;
+const PATTERNS = ["", " pattern", " bars"];
 
-/** Return a class for each tenant, by use: colours first, then the same colours with a pattern. */
-export function colours(pools) {
-  const sums = new Map();
-  for (const pool of pools) {
-    for (const node of pool.members) {
-      for (const [tenant, used] of Object.entries(node.tenants)) {
-        sums.set(tenant, (sums.get(tenant) ?? 0) + devices(used));
-      }
-    }
-  }
-  const names = [...sums.keys()].sort((one, other) => sums.get(other) - sums.get(one) || (one < other ? -1 : 1));
-  return new Map(names.map((name, index) => [name, `tenant-${(index % COLOURS) + 1}${index >= COLOURS ? " pattern" : ""}`]));
+/**
+ * Return a class for each tenant that can have pods, by name, so that use does not change it: colours
+ * first, then the same colours with a pattern. Tenants beyond these look like other tenants.
+ */
+function colours(tenants) {
+  const names = tenants.filter((tenant) => tenant.namespaces.length || !tenant.exists).map((tenant) => tenant.name);
+  const shown = names.sort(compareNames).slice(0, COLOURS * PATTERNS.length);
+  return new Map(shown.map((name, index) => [name, `tenant-${(index % COLOURS) + 1}${PATTERNS[Math.floor(index / COLOURS)]}`]));
 }
 
 export function Nodes({ state, hello, query, name, node, ask }) {
@@ -34,11 +32,12 @@ export function Nodes({ state, hello, query, name, node, ask }) {
   if (!state.pools.length) {
     return html`<section class="card"><h1>Nodes</h1><${Empty} command="kubectl get nodes -L nvidia.com/gpu.product">There is no pool, because no node offers a GPU. See which nodes there are:<//></section>`;
   }
-  const kinds = colours(state.pools);
+  const kinds = colours(state.tenants);
   const pools = name ? state.pools.filter((pool) => pool.name === name) : state.pools;
   const wanted = (query.get("node") ?? "").trim().toLowerCase();
   const isDense = pools.reduce((sum, pool) => sum + pool.members.length, 0) > MOST_NAMED;
-  const shownTenants = [...kinds].slice(0, 2 * COLOURS);
+  const used = new Set(pools.flatMap((pool) => pool.members.flatMap((member) => Object.keys(member.tenants))));
+  const shownTenants = [...kinds].filter(([tenant]) => used.has(tenant));
   return html`
     <h1>Nodes</h1>
     <div class="bar-of-tools"><label for="node">Node</label><input id="node" type="search" placeholder="part of a name" value=${query.get("node") ?? ""} onInput=${(event) => change({ node: event.target.value })} /></div>
@@ -58,11 +57,11 @@ export function Nodes({ state, hello, query, name, node, ask }) {
 
 function Pool({ pool, kinds, wanted, isDense, step }) {
   const device = deviceOf(pool.capacity);
-  const [used, capacity] = [number(pool.used[device]), number(pool.capacity[device])];
+  const { used, total, beyond } = useOf(pool);
   const facts = [count(pool.nodes, "ready node")];
-  if (capacity) facts.push(`${decimal(used)} of ${amounts({ [device]: pool.capacity[device] })} used`, percent(used / capacity));
+  if (total) facts.push(`${decimal(used)} of ${amounts({ [device]: pool.capacity[device] })} used${beyond}`, percent(used / total));
   if (pool.paused) facts.push("paused: no pod is released into it");
-  const nodes = pool.members.filter((node) => node.name.toLowerCase().includes(wanted));
+  const nodes = pool.members.filter((node) => node.name.toLowerCase().includes(wanted)).sort((one, other) => compareNames(one.name, other.name));
   return html`<section class="card" aria-label=${`Pool ${visible(pool.name)}`}>
     <h2>${visible(pool.name)}</h2>
     <p class="pool-words">${facts.join(" · ")}</p>
@@ -81,7 +80,7 @@ function Pool({ pool, kinds, wanted, isDense, step }) {
 function byDomain(nodes) {
   const found = new Map();
   for (const node of nodes) found.set(node.domain ?? "", [...(found.get(node.domain ?? "") ?? []), node]);
-  return [...found].sort(([one], [other]) => (one < other ? -1 : 1));
+  return [...found].sort(([one], [other]) => compareNames(one, other));
 }
 
 /** Return the sign and the word of a node that takes no pod. They differ without colour. */

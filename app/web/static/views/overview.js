@@ -1,11 +1,12 @@
 // The first view of an administrator: use, waiting and releases at a glance, then the tenants.
 
-import { ago, count, decimal, devices, deviceOf, lasting, number, percent } from "../format.js";
+import { ago, count, decimal, devices, lasting, percent } from "../format.js";
 import { namesOf, releasesPath } from "./releases.js";
 import { address, change } from "../router.js";
 import { Term, useAnswer } from "../components.js";
 import { TenantTable } from "./tenants.js";
 import { html } from "../vendor/htm/preact-standalone.js";
+import { useOf } from "../units.js";
 
 const MOST_TILES = 4;
 const AGAIN = 30;
@@ -22,9 +23,8 @@ function Tile({ name, value, note, meter, href, term }) {
 
 function poolTiles(state) {
   return state.pools.map((pool) => {
-    const device = deviceOf(pool.capacity);
-    const [used, total] = [number(pool.used[device]), number(pool.capacity[device])];
-    return html`<${Tile} key=${pool.name} name=${pool.name} href=${address("nodes", [pool.name])} value=${`${decimal(used)} of ${decimal(total)}`} meter=${total ? used / total : 0} note=${total ? `GPUs used, ${decimal(Math.max(0, total - used))} free, ${percent(used / total)}` : "no GPU is ready"} />`;
+    const { used, total, beyond } = useOf(pool);
+    return html`<${Tile} key=${pool.name} name=${pool.name} href=${address("nodes", [pool.name])} value=${`${decimal(used)} of ${decimal(total)}`} meter=${total ? used / total : 0} note=${total ? `GPUs used, ${decimal(total - used)} free, ${percent(used / total)}${beyond}` : "no GPU is ready"} />`;
   });
 }
 
