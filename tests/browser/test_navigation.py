@@ -258,6 +258,20 @@ def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) ->
     expect(link).to_be_focused()
 
 
+def test_tab_stays_within_the_drawer(opens: Opens, place: Served) -> None:
+    page = live(opens, place, f"pods/{POD}")
+    dialog = page.get_by_role("dialog")
+    copy = dialog.get_by_role("button", name="Copy as command")
+    expect(copy).to_be_visible()
+    page.keyboard.press("Shift+Tab")
+    expect(copy).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_role("button", name="Close")).to_be_focused()
+    for _ in range(15):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.querySelector('.drawer').contains(document.activeElement)")
+
+
 def test_focus_returns_to_the_search_that_opened_a_pod(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     search = page.get_by_role("combobox", name="Search")

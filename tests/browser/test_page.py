@@ -117,7 +117,8 @@ def test_a_caller_without_rights_sees_own_work_and_the_missing_right(
     expect(page.get_by_role("table", name="My waiting pods").get_by_role("row")).to_have_count(8)
     expect(page.get_by_role("table", name="My waiting pods")).to_contain_text("limit")
     pods = page.get_by_role("table", name="My waiting pods").get_by_role("row")
-    expect(pods.nth(1)).to_contain_text("There is no estimate yet.")
+    expect(pods.nth(1)).to_contain_text("not known yet")
+    expect(page.get_by_text("There is no estimate yet.")).to_have_count(1)
     assert "dave@example.com" not in page.content()
     # Place, reason, share and use are in the view. The time and what helps are in the drawer.
     for text in ("You use 18 % of the cluster (h100: 12 GPUs)", "fair share", "11 %", "1 of 7"):
@@ -157,6 +158,24 @@ def test_the_first_row_shows_the_releases_of_the_last_hour(
     page = live(opens, place)
     expect(page.locator("#tenant-rows tr")).to_have_count(4)
     expect(page.locator(".tile", has_text="Released")).to_have_count(0)
+
+
+def test_a_tenant_shows_waiting_gpus_and_no_link_to_a_hidden_parent(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    page = live(opens, place, "tenants/research")
+    facts = page.locator("main dl.facts")
+    expect(facts).to_contain_text("48 pods, 336 GPUs")
+    expect(facts).to_contain_text("Namespaces")
+    bare = replace(tenant("research", 3).tenant, namespaces=())
+    place.deliver(ev.TenantObserved(NOW, bare))
+    expect(facts).not_to_contain_text("Namespaces")
+    go(page, "tenants/vision")
+    expect(page.get_by_role("link", name="Parent: research")).to_be_visible()
+    town.rights.granted = {("get", "stream"), ("get", "tenants/queue/vision")}
+    page = live(opens, place, "tenants/vision")
+    expect(page.get_by_text("Parent: research")).to_be_visible()
+    expect(page.get_by_role("link", name="Parent: research")).to_have_count(0)
 
 
 def test_users_are_folded_below_their_tenant(opens: Opens, place: Served) -> None:

@@ -202,7 +202,7 @@ function isUnknown(view) {
 
 /** Return the right that the caller lacks for the view of an address, or "". */
 function missingRight(here, { link, hello, why }) {
-  if (link === "denied" && !(here.view === "queues" && here.query.get("tenant"))) return rightIn(why);
+  if (link === "denied" && !(here.view === "queues" && here.query.get("tenant"))) return rightIn(why) || "get stream.fairgate.io";
   if (here.view === "nodes" && !here.args[1] && hello?.pools === false) return "list pools.fairgate.io";
   return here.view === "audit" && hello?.audit === false ? "get audit.fairgate.io" : "";
 }

@@ -13,24 +13,38 @@ const COMPARED = ["limit", "guarantee", "gang", "pool", "score"];
 export function PodDrawer({ namespace, name, ask }) {
   const path = `/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const answer = useAnswer(ask, path, AGAIN);
-  const heading = useRef(null);
+  const [drawer, heading] = [useRef(null), useRef(null)];
   useEffect(() => {
     const before = document.activeElement;
     heading.current?.focus({ preventScroll: true });
-    const escape = (event) => event.key === "Escape" && closePod();
-    document.addEventListener("keydown", escape);
+    const keys = (event) => {
+      if (event.key === "Escape") closePod();
+      else if (event.key === "Tab") keepFocus(event, drawer.current, heading.current);
+    };
+    document.addEventListener("keydown", keys);
     return () => {
-      document.removeEventListener("keydown", escape);
+      document.removeEventListener("keydown", keys);
       before?.isConnected && before.focus?.({ preventScroll: true });
     };
   }, []);
-  return html`<aside class="drawer" role="dialog" aria-labelledby="pod-title">
+  return html`<aside class="drawer" role="dialog" aria-labelledby="pod-title" ref=${drawer}>
     <div class="card-head">
       <h2 id="pod-title" tabindex="-1" ref=${heading}>${visible(`${namespace}/${name}`)}</h2>
       <button type="button" onClick=${closePod}>Close</button>
     </div>
     <${Body} answer=${answer} namespace=${namespace} name=${name} />
   </aside>`;
+}
+
+/** Keep the focus in the drawer: Tab goes from its last control to its first, and Shift and Tab back. */
+function keepFocus(event, drawer, heading) {
+  const controls = drawer.querySelectorAll("a[href], button");
+  const [first, last] = [controls[0], controls[controls.length - 1]];
+  const here = document.activeElement;
+  const isAtEnd = event.shiftKey ? here === first || here === heading : here === last;
+  if (!isAtEnd && drawer.contains(here)) return;
+  event.preventDefault();
+  (event.shiftKey ? last : first).focus();
 }
 
 function Body({ answer, namespace, name }) {

@@ -124,6 +124,7 @@ export function PodTable({ name, pods, withUser, withTenant, areReleased }) {
     { name: areReleased ? "State" : "Reason", kind: "reason", term: areReleased ? "released" : "wait reason" },
     ...waiting({ name: "Estimated start", kind: "used", term: "estimate" }),
   ];
+  const withheld = areReleased ? [] : [...new Set(pods.map((pod) => pod.estimateWithheld).filter(Boolean))];
   return html`<${Table} name=${name} columns=${columns} bodyId="pod-rows">
     ${pods.map((pod) => {
       const more = pod.pods > 1 ? ` and ${pod.pods - 1} more of gang ${visible(pod.gang)}` : "";
@@ -137,8 +138,9 @@ export function PodTable({ name, pods, withUser, withTenant, areReleased }) {
         ${areReleased
           ? html`<${Cell} kind="reason" label="State">${sentence(pod.reason)}<//>`
           : html`<${Cell} kind="reason" label="Reason">${pod.rule ? html`<${Rule} rule=${pod.rule} />` : "not seen yet"} ${sentence(pod.reason ?? "")}<//>
-            <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>`}
+            <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld ? "not known yet" : ""}<//>`}
       </tr>`;
     })}
-  <//>`;
+  <//>
+  ${withheld.map((why) => html`<p class="note" key=${why}>Estimated start not known yet: ${visible(why)}</p>`)}`;
 }
