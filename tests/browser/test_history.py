@@ -175,6 +175,12 @@ def test_two_fields_show_and_change_the_time(opens: Opens, place: Served) -> Non
     expect(rows.last).to_contain_text("256")
 
 
+def test_the_history_of_an_unknown_tenant_says_so(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "history?tenant=none", now=NOW)
+    expect(page.get_by_text("There is no tenant none.")).to_be_visible()
+    expect(page.get_by_text("No pod was released")).to_have_count(0)
+
+
 def test_an_address_with_a_wrong_time_says_so(opens: Opens, place: Served) -> None:
     page = live(opens, place, f"history?from={TO}&to={FROM}", now=NOW, timezone_id="UTC")
     expect(page.get_by_role("alert").get_by_text("The time is not valid")).to_be_visible()

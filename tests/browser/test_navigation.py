@@ -137,7 +137,6 @@ def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
         ("queues?tenant=none", "There is no tenant none"),
         ("queues?tenant=none&user=erin@example.com", "There is no tenant none"),
         ("nodes/none", "There is no pool none"),
-        ("history?tenant=none", "There is no tenant none."),
         ("nodes/h100/none", "Pool h100 has no node none"),
         ("pods/robotics/none", "may not get pods none"),
     ],

@@ -165,7 +165,7 @@ def test_a_tenant_shows_waiting_gpus_and_no_link_to_a_hidden_parent(
 ) -> None:
     page = live(opens, place, "tenants/research")
     facts = page.locator("main dl.facts")
-    expect(facts).to_contain_text("48 pods, 336 GPUs")
+    expect(facts).to_contain_text("43 pods, 316 GPUs")
     expect(facts).to_contain_text("Namespaces")
     bare = replace(tenant("research", 3).tenant, namespaces=())
     place.deliver(ev.TenantObserved(NOW, bare))
@@ -266,7 +266,7 @@ def test_nodes_that_take_no_pod_differ_without_colour(
 
 
 def test_use_without_a_node_is_not_use_of_a_node(opens: Opens, place: Served) -> None:
-    """15 of 16 T4s are in use on nodes, and two pods are released without a node."""
+    """15 of 16 T4s are in use on nodes. One of two pods without a node has room on a node."""
     place.deliver(
         runs("a", "teaching", "judy@example.com", "t4-01"),
         runs("b", "teaching", "judy@example.com", "t4-02", 2),
@@ -277,10 +277,10 @@ def test_use_without_a_node_is_not_use_of_a_node(opens: Opens, place: Served) ->
         place.deliver(ev.PodObserved(NOW, replace(event.pod, node=None, phase=Phase.PENDING)))
     page = live(opens, place)
     tile = page.locator(".tile", has_text="t4")
-    expect(tile).to_contain_text("15 of 16")
-    expect(tile).to_contain_text("94 %, and 2 of released pods without a node yet")
+    expect(tile).to_contain_text("16 of 16")
+    expect(tile).to_contain_text("100 %, and 1 of released pods without a node yet")
     go(page, "nodes/t4")
-    words = "15 of 16 GPUs used, and 2 of released pods without a node yet · 94 %"
+    words = "16 of 16 GPUs used, and 1 of released pods without a node yet · 100 %"
     expect(page.get_by_text(words)).to_be_visible()
 
 
