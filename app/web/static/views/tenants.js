@@ -101,7 +101,7 @@ function amountsOf(row, units) {
 /** Format the guarantees or limits of a tenant by pool, each with its use: "h100: 21 of 24". */
 function quotasText({ quotas = [], used }, kind) {
   const bounds = quotas.map((quota) => [quota.pool, withUse(quota[kind], used[quota.pool], kind === "guarantee")]);
-  return inPoolsShort(Object.fromEntries(bounds)).replaceAll(" of ", "\u00a0of\u00a0").replaceAll(": ", ":\u00a0");
+  return inPoolsShort(Object.fromEntries(bounds)).replaceAll(" of ", "\u00a0of\u00a0").replaceAll(": ", ":\u00a0").replaceAll(" ·", "\u00a0·");
 }
 
 /** Return the pools in which a tenant uses as much as its limit, or more. */
