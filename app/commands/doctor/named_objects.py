@@ -52,4 +52,7 @@ def named_objects(values: Mapping[str, Any]) -> NamedObjects:
         ),
     ]
     secrets = tuple(each for each in found if each.name)
+    for each in secrets:
+        if not all(isinstance(text, str) for text in (each.name, *each.keys)):
+            raise TypeError(f"{each.value} or its key is no text")
     return NamedObjects(secrets, str(values.get("priorityClassName") or ""))
