@@ -58,7 +58,7 @@ Picture = Annotated[
         metavar="FILE.png",
         dir_okay=False,
         help="Draw use over time, and waits by size or user. Needs matplotlib: "
-        "pip install 'fairgate[plot]'.",
+        "pip install '.[plot]' in the source.",
         show_default=False,
     ),
 ]

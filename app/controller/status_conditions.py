@@ -103,9 +103,10 @@ def _quotas(found: QuotaFaults | None) -> StatusCondition:
         pools = [pool for pool, _ in found.uncovered]
         above = list(dict.fromkeys(name for _, name in found.uncovered))
         verb = "guarantee" if len(above) > 1 else "guarantees"
+        those = "those tenants" if len(above) > 1 else "that tenant"
         parts.append(
-            f"{_listed('tenant', above)} above it {verb} less in {_listed('pool', pools)}, so its "
-            "guarantee there counts only among siblings"
+            f"{_listed('tenant', above)} above it {verb} less in {_listed('pool', pools)}, so the "
+            f"rest of its guarantee there does not count outside {those}"
         )
     reason = "PoolMissing" if found.missing else "GuaranteeNotCovered"
     return StatusCondition(kind, False, reason, "; ".join(parts))

@@ -107,14 +107,16 @@ class PodAnnouncer:
         """By namespace: the first event without room, and how many more there were."""
         self._held: dict[Uid, EmitEvent] = {}
         """Events `Held` of pods that may be released at once."""
+        self._changed: dict[Uid, EmitEvent] = {}
+        """The newest `Waiting` of such pods."""
         self._something = asyncio.Event()
 
     def emit(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
-        `Held` is queued later with the newest wait reason, and only if the pod was not released
-        meanwhile. If it was, and `Released` explains no wait, it is not sent either: each event is
-        a write to etcd.
+        `Held` is queued later, with the newest `Waiting` after it, and only if the pod was not
+        released meanwhile. If it was, and `Released` explains no wait, it is not sent either: each
+        event is a write to etcd.
         """
         uid = notice.ref.uid
         match notice.notice:
@@ -123,12 +125,10 @@ class PodAnnouncer:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
             case EventReason.WAITING if uid in self._held:
-                # Its `Held` is still to come, and would tell the older reason after the newer one.
-                self._held[uid] = replace(self._held[uid], message=notice.message)
-                self.dropped += 1
+                self._changed[uid] = notice  # after its `Held`, which reports the older reason
             case EventReason.RELEASED:
                 was_held = self._held.pop(uid, None) is not None
-                self.dropped += was_held
+                self.dropped += was_held + (self._changed.pop(uid, None) is not None)
                 if was_held and not notice.explains_wait:
                     self.dropped += 1
                     return
@@ -138,9 +138,9 @@ class PodAnnouncer:
                 self._queue(notice)
 
     def _queue_held(self, uid: Uid) -> None:
-        notice = self._held.pop(uid, None)
-        if notice is not None:
-            self._queue(notice)
+        for notice in (self._held.pop(uid, None), self._changed.pop(uid, None)):
+            if notice is not None:
+                self._queue(notice)
 
     def _queue(self, notice: EmitEvent) -> None:
         key = (notice.ref.uid, notice.notice)

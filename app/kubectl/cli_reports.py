@@ -118,7 +118,7 @@ def audit(
         typer.Option(metavar="TIME", help="Before this time. (default: now)", show_default=False),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Print at most this many, up to 10000.")
+        int, typer.Option(min=1, max=10_000, help="Print at most this many entries, 10000 at most.")
     ] = 20,
     *,
     scope: ListedNamespaces,

@@ -33,8 +33,8 @@ FORBIDDEN, GONE = 403, 404
 
 
 @contextmanager
-def hint(sentence: str) -> Iterator[None]:
-    """Add a sentence to the error about a missing right."""
+def advice_if_forbidden(sentence: str) -> Iterator[None]:
+    """Append a sentence to an error 403; pass other errors on."""
     try:
         yield
     except ClusterRefused as error:
@@ -81,11 +81,13 @@ def queue(
         pod_filter = related_pods.pod_filter(client, scope)
         if tenant is None:
             return _queues(client, query, pod_filter, limit)
-        with hint(OWN_PODS_HINT):
+        with advice_if_forbidden(OWN_PODS_HINT):
             return _queue(client, tenant, query, pod_filter, limit)
 
     what = "Nothing" if user is None else f"Nothing of user {user}"
     what += "" if scope.selector is None else f" with labels {scope.selector}"
+    space = scope.one(None if scope.selector is None else client.namespace)
+    what += "" if space is None else f" in namespace {space}"
 
     def draw(found: Any, now: datetime) -> Block | str:
         queues = found["items"] if tenant is None else [found]
@@ -116,7 +118,7 @@ def _queues(
     limit: int | None,
 ) -> tuple[Any, ApiAnswer]:
     """Return the queue of every tenant that has pending pods and is visible to the caller."""
-    with hint(f"{OWN_PODS_HINT} One tenant: queue TENANT."):
+    with advice_if_forbidden(f"{OWN_PODS_HINT} One tenant: queue TENANT."):
         known, answer = client.pages("/tenants")
     found: list[Any] = []
     hidden: list[str] = []
@@ -247,7 +249,7 @@ def usage(
     total: bool,
 ) -> None:
     """Show the usage between two times, or the totals. CSV is printed as received."""
-    one = "" if tenant is not None else "One tenant: usage --tenant TENANT."
+    advice = "" if tenant is not None else "One tenant: usage --tenant TENANT."
     names, now = arguments.by(by), datetime.now(timezone.utc)
     query = [("by", ",".join(names))]
     query += [
@@ -260,11 +262,11 @@ def usage(
     if output.form is OutputFormat.CSV:
         if limit is not None:
             raise InvalidInput("CSV is always whole: leave out --limit.")
-        with hint(one):
+        with advice_if_forbidden(advice):
             text = client.get("/usage", [*query, ("format", "csv")]).body.decode()
         sys.stdout.write(text.partition("\n")[2] if output.no_headers else text)
         return
-    with hint(one):
+    with advice_if_forbidden(advice):
         show(
             output,
             lambda: client.pages("/usage", query, limit),
@@ -298,7 +300,10 @@ def simulate(
         FORECASTS,
     )
     if users:
-        warn("the order inside a tenant: weights set TENANT --user USER WEIGHT --dry-run.")
+        warn(
+            "to see the order inside a tenant, run kubectl fairgate weights set TENANT --user USER "
+            "WEIGHT --dry-run."
+        )
 
 
 def set_weight(

@@ -78,7 +78,9 @@ def _print(
 def _note(found: Any, answer: ApiAnswer) -> str:
     if answer.age >= OLD_SECONDS:
         return f"this is as of {answer.age:.0f} s ago; Fairgate has seen nothing newer."
-    if isinstance(found, dict) and (found.get("continue") or found.get("more")):
+    if isinstance(found, dict) and found.get("more"):
+        return "there are older entries; raise --limit (10000 at most), or set --until."
+    if isinstance(found, dict) and found.get("continue"):
         return "there is more; raise --limit to see it."
     return ""
 

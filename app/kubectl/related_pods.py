@@ -147,8 +147,8 @@ def _read(
             )
         elif error.status == FORBIDDEN:
             need = (
-                f"the right to get it and to list pods in namespace {namespace}; another namespace "
-                "is named by -n"
+                f"the right to get it and to list pods in namespace {namespace}; for another "
+                "namespace, add -n NAMESPACE"
             )
             if path == ALL_PODS:
                 need = "the right to list pods of all namespaces; or name one by -n"

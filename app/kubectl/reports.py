@@ -11,7 +11,7 @@ from app.core.errors import ClusterRefused, InvalidInput
 from app.kubectl import arguments, audit_entries, tables
 from app.kubectl.audit_entries import AuditFilter
 from app.kubectl.client import ApiAnswer, ApiClient, segment
-from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS, hint
+from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS, advice_if_forbidden
 from app.kubectl.output import show, warn
 from app.terminal.output import Listing, OutputOptions
 
@@ -24,7 +24,7 @@ ENTRIES = Listing(ITEMS, no_name="an entry of the audit chain has only a number"
 def shares(client: ApiClient, output: OutputOptions, tenant: str | None) -> None:
     """Show fair share, use and weight of tenants, or of one tenant's users."""
     if tenant is None:
-        with hint("One tenant: shares TENANT."):
+        with advice_if_forbidden("One tenant: shares TENANT."):
             show(
                 output,
                 lambda: client.pages("/tenants"),
@@ -48,7 +48,7 @@ def quotas(client: ApiClient, output: OutputOptions, tenant: str | None, at: str
 
     def fetch() -> tuple[Any, ApiAnswer]:
         if tenant is None:
-            with hint("One tenant: quotas TENANT."):
+            with advice_if_forbidden("" if query else "One tenant: quotas TENANT."):
                 return client.pages("/quotas", query)
         return _quotas_of(client, tenant)
 

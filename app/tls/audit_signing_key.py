@@ -108,7 +108,9 @@ def public_key(text: str) -> str:
     bare = text.strip().removeprefix(ARMOUR[0]).removesuffix(ARMOUR[1])
     bare = "".join(bare.split())
     if not bare:
-        raise InvalidInput("The file of the public key is empty; read the key again.")
+        raise InvalidInput(
+            "The public key is empty; give PEM, or the base64 text in publicKey of a head."
+        )
     try:
         key = load_der_public_key(base64.b64decode(bare, validate=True))
     except _ILLEGIBLE as error:

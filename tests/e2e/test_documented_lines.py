@@ -185,12 +185,10 @@ def test_auditors_read_and_verify_the_chain(terminal: Terminal, scene: Scene) ->
 def test_platform_engineers_check_and_verify(terminal: Terminal) -> None:
     run(terminal, commands("README.md", "", ".venv/bin/fairgate doctor"))
     terminal.run("rm values.yaml")
-    secret = "secret fairgate-redis-url -n fairgate-system"
-    terminal.run(
-        f"kubectl create {secret.replace(' ', ' generic ', 1)} --from-literal url=redis://"
-    )
+    secret = "fairgate-redis-url -n fairgate-system"
+    terminal.run(f"kubectl create secret generic {secret} --from-literal url=redis://")
     run(terminal, commands("docs/install.md", "", "fairgate doctor"))
-    terminal.run(f"rm values.yaml; kubectl delete {secret}")
+    terminal.run(f"rm values.yaml; kubectl delete secret {secret}")
     run(terminal, commands("docs/operations.md", "", "fairgate doctor --write"))
     run(terminal, commands("docs/install.md", "In mode Observe it tests only the leader."))
     run(terminal, commands("docs/operations.md", "", "grep"))

@@ -58,7 +58,7 @@ def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browse
     expect(page.get_by_role("link", name="History")).to_be_visible()
     expect(page.get_by_role("link", name="Nodes")).to_have_count(0)
     page.goto(f"{stage.cluster.details().api}/#/nodes")
-    expect(page.locator("main")).to_contain_text("You may not see pools")
+    expect(page.locator("main")).to_contain_text("You may not see the nodes")
     page.context.close()
 
 

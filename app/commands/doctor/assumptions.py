@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from app.commands.doctor.named_objects import NamedObjects, named_objects
+from app.commands.doctor.referenced_objects import ReferencedObjects, referenced_objects
 from app.config import setting_parsers
 from app.config.settings import CLASSES, EXEMPT, MANAGED
 from app.core.admission.pod_templates import TemplateKind
@@ -39,7 +39,7 @@ class Assumptions:
     rules: ValidationRules = field(default_factory=ValidationRules)
     templates: tuple[TemplateKind, ...] = BUILT_IN
     binders: tuple[str, ...] = BINDERS
-    named: NamedObjects | None = None
+    references: ReferencedObjects | None = None
     """The objects that the values file names; None if there is no such file."""
 
     @property
@@ -136,7 +136,7 @@ def _from_values(values: Mapping[str, Any]) -> Assumptions:
         rules=replace(usual.rules, **rules),
         templates=(*replaced, *_kinds(values.get("extraPodTemplates") or ())),
         binders=usual.binders if binders is None else tuple(binders),
-        named=named_objects(values),
+        references=referenced_objects(values),
     )
 
 

@@ -54,8 +54,8 @@ def chart_values(
 ) -> list[Section]:
     """Return the values for a cluster. Empty lists are left out.
 
-    `namespace` is that of Fairgate, which must be exempt. `redis_faults`: what the test of the
-    Redis found.
+    `namespace` is that of Fairgate, which must be exempt. `redis_faults`: the messages of
+    the failed checks of the Redis.
     """
     usual, assumed = Assumptions(), seen.assumed
     sections = [_mode(seen), _image(seen, image), _redis(redis_url, namespace, redis_faults)]

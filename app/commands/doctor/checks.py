@@ -15,9 +15,9 @@ from app.commands.doctor.component_checks import check_components
 from app.commands.doctor.device_checks import check_device_classes, check_devices
 from app.commands.doctor.findings import Check, Finding, problem, warning
 from app.commands.doctor.installation_checks import check_installation
-from app.commands.doctor.planned_checks import check_planned
 from app.commands.doctor.redis_checks import check_size
 from app.commands.doctor.snapshot import MOST, ClusterSnapshot
+from app.commands.doctor.values_file_checks import check_values_file
 from app.commands.doctor.workload_checks import check_operators, check_pods
 
 
@@ -35,7 +35,7 @@ def examine(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Findin
         *check_quotas(seen, namespace),
         *check_components(seen, now),
         *check_installation(seen, now),
-        *check_planned(seen, namespace),
+        *check_values_file(seen, namespace),
         *check_size(seen),
     ]
 

@@ -69,7 +69,11 @@ def _webhooks(seen: ClusterSnapshot) -> Iterator[Finding]:
     ready = _ready_addresses(found.endpoints)
     if not ready:
         refuses = policy_mode(seen) is not Mode.OBSERVE
-        effect = "pods with devices cannot be created" if refuses else "nothing is counted"
+        effect = (
+            "pods with devices cannot be created"
+            if refuses
+            else "pods that would be held or refused are not counted"
+        )
         yield problem(
             Check.WEBHOOKS,
             f"Service {WEBHOOK} has no ready endpoint, so {effect}.",
@@ -280,7 +284,7 @@ def _time_of(event: Object) -> datetime | None:
     return read_time(event.get("lastTimestamp") or event.get("eventTime"))
 
 
-FAULTS = (
+REPORTED_CONDITIONS = (
     ("Tenant", "Ready", "False"),
     ("Tenant", "QuotasInForce", "False"),
     ("Tenant", "BudgetBlocksReclaim", "True"),
@@ -289,7 +293,7 @@ FAULTS = (
 )
 """Kinds and conditions with the status that is reported."""
 
-INTENDED = ("Paused",)
+INTENDED_REASONS = ("Paused",)
 """Reasons that somebody chose."""
 
 
@@ -301,13 +305,13 @@ def _conditions(seen: ClusterSnapshot) -> Iterator[Finding]:
         for item in items:
             for each in (item.get("status") or {}).get("conditions") or ():
                 what = (kind, str(each.get("type")), str(each.get("status")))
-                if what in FAULTS and each.get("reason") not in INTENDED:
+                if what in REPORTED_CONDITIONS and each.get("reason") not in INTENDED_REASONS:
                     message = (str(each.get("reason")), str(each.get("message", "")))
                     objects.setdefault(message, []).append(f"{kind} {item['metadata']['name']}")
     for (reason, text), named in objects.items():
         yield warning(
             Check.CONDITIONS,
             f"{reason} of {names(named)}: {text}.",
-            "See kubectl describe of the object.",
+            "Run kubectl describe on these objects, and see docs/troubleshooting.md.",
             named,
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -238,10 +239,9 @@ class _Reading:
             self.found.assumed = assumptions.installed(webhook)
 
     async def read_secrets(self, namespace: str, planned: Assumptions) -> None:
-        for named in planned.named.secrets if planned.named else ():
-            found = await self._get(
-                "secrets", f"/api/v1/namespaces/{namespace}/secrets/{named.name}"
-            )
+        for named in planned.references.secrets if planned.references else ():
+            name = quote(named.name, safe="")
+            found = await self._get("secrets", f"/api/v1/namespaces/{namespace}/secrets/{name}")
             if found is not None:
                 self.found.secrets[named.name] = frozenset(found.get("data") or ())
 

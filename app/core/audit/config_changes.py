@@ -22,7 +22,10 @@ from app.core.quantities import render
 Configured = Tenant | Pool | Policy
 
 ConfigFields = Mapping[str, str]
-"""The fields of a resource as text, except fields with default values. The mode is always there."""
+"""The fields of a resource as text, without those of default values.
+
+The mode is there if a Policy sets it.
+"""
 
 LONGEST = 120
 """Maximum number of characters of a value, and of a field name, in an entry."""
@@ -124,8 +127,8 @@ def is_resource(key: str) -> bool:
 def spec_of(config: Configured, *, has_mode: bool = True) -> ConfigFields:
     """Return the fields of a resource, named as in its manifest.
 
-    `has_mode`: whether a Policy sets the mode. Without it the mode of the chart applies, so the
-    default value of the mode is recorded, too.
+    `has_mode`: whether a Policy sets the mode. If it does, the mode is recorded even if it is the
+    default, because a Policy without a mode has that of the chart.
     """
     match config:
         case Tenant():

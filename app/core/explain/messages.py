@@ -92,8 +92,8 @@ def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
     who = f"tenant {numbers.get('tenant', workload.leaf.tenant)}"
     if rule is Rule.PREEMPTIBLE:
         because = workload.shape.keeper or "it must not be evicted"
-        where = f" in pool {numbers['pool']}" if "pool" in numbers else ""
-        return f"; {because}, so it starts only within the guarantee of {who}{where}: {facts}"
+        where = f"{who} in pool {numbers['pool']}"
+        return f"; {because}, so it starts only within the guarantee of {where}: {facts}"
     return f"; {who} is at its limit: {facts}"
 
 
@@ -360,12 +360,12 @@ def remedies_of_limit(
         over = used + asked - most
         if over <= 0:
             continue
-        if asked > most:
-            found.append(f"less than {render(r, most + 1)} {r} asked for")
-        else:
+        if asked <= most:
             found.append(
                 f"the end of pods of tenant {name} that use {render(r, over)} {r} in pool {pool}"
             )
+        elif most:
+            found.append(f"less than {render(r, most + 1)} {r} asked for")
         found.append(
             f"{admin} raising the {word} of tenant {name} in pool {pool} to "
             f"{render(r, used + asked)} {r}"

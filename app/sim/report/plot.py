@@ -122,7 +122,7 @@ def _figure_type() -> type[Figure]:
     except ImportError as error:
         raise InvalidInput(
             "--plot needs matplotlib, which is not installed; "
-            "install it with: pip install 'fairgate[plot]'."
+            "install it with: pip install '.[plot]' in the source."
         ) from error
     return Figure
 

@@ -310,7 +310,7 @@ def test_in_mode_observe_an_absent_endpoint_refuses_no_pod() -> None:
     slices["endpoints"] = []
     policy = made("Policy", "x", "default", spec={"mode": "Observe"})
     [finding] = judged(EndpointSlice=slices, Policy=policy)[Check.WEBHOOKS]
-    assert "no ready endpoint, so nothing is counted" in finding.message
+    assert "no ready endpoint, so pods that would be held or refused are not" in finding.message
 
 
 def test_a_webhook_without_ca_is_a_problem() -> None:

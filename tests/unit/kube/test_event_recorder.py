@@ -71,15 +71,15 @@ async def test_a_pod_that_is_released_at_once_gets_no_event() -> None:
     assert announcer.dropped == 2
 
 
-async def test_an_event_held_tells_the_newest_reason_once() -> None:
+async def test_a_newer_reason_follows_the_event_held() -> None:
     board = Board()
     announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
-    announcer.emit(tell("a", "2 of 4 pods are there", EventReason.HELD))
-    announcer.emit(tell("a", "queued: 3 of 3"))
+    for name in "ab":
+        announcer.emit(tell(name, f"{name}: 2 of 4 pods are there", EventReason.HELD))
+        announcer.emit(tell(name, f"{name}: queued: 3 of 3"))
+    announcer.emit(tell("b", "b released", EventReason.RELEASED))
     await run_for(announcer, 0.2)
-    announcer.emit(tell("a", "queued: 2 of 3"))
-    await run_for(announcer, 0.1)
-    assert board.messages == ["queued: 3 of 3", "queued: 2 of 3"]
+    assert board.messages == ["a: 2 of 4 pods are there", "a: queued: 3 of 3"]
 
 
 async def test_a_release_that_explains_a_wait_replaces_the_event_held() -> None:

@@ -234,6 +234,9 @@ def test_an_empty_list_names_its_filter(rest: Rest, run: Run) -> None:
         "Nothing of user typo waits in tenant team-a.\n"
     )
     assert run("queue", "team-a")[1] == "Nothing waits in tenant team-a.\n"
+    assert run("queue", "team-a", "-n", "other")[1] == (
+        "Nothing in namespace other waits in tenant team-a.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,6 +244,7 @@ def test_an_empty_list_names_its_filter(rest: Rest, run: Run) -> None:
     [
         (("shares",), "GET /tenants", "One tenant: shares TENANT."),
         (("quotas",), "GET /quotas", "One tenant: quotas TENANT."),
+        (("quotas", "--at", "1h"), "GET /quotas", "bob may not do this."),
         (("usage",), "GET /usage", "One tenant: usage --tenant TENANT."),
         (("queue",), "GET /tenants", "kubectl fairgate mine. One tenant: queue TENANT."),
         (("queue", "team-a"), "GET /tenants/team-a/queue", "Your own pods: kubectl fairgate mine."),
@@ -526,7 +530,9 @@ def test_entries_are_filtered(
 def test_a_list_that_was_cut_off_says_so(rest: Rest, run: Run) -> None:
     _, out, err = run(*AUDIT, "--limit", "1", "-o", "json")
     assert (len(json.loads(out)["items"]), json.loads(out)["more"]) == (1, True)
-    assert err == "fairgate: there is more; raise --limit to see it.\n"
+    assert err == (
+        "fairgate: there are older entries; raise --limit (10000 at most), or set --until.\n"
+    )
     _, out, err = run(*AUDIT, "--limit", "100", "-o", "json")
     assert (json.loads(out)["more"], err) == (False, "")
 

@@ -4,7 +4,7 @@ import { html, useEffect, useRef } from "../vendor/htm/preact-standalone.js";
 
 const TERMS = [
   ["fair share", "The part of the cluster that a tenant or user gets if the others that use or wait stay the same. It follows from weights, guarantees and limits."],
-  ["guarantee", "The amount that a tenant can always get. Others may borrow it while it is unused."],
+  ["guarantee", "The amount that a tenant gets before its siblings. It counts outside the parent only if each tenant above has a guarantee that covers it. Others may borrow it while it is unused."],
   ["limit", "The most that a tenant may use."],
   ["borrowed", "Use beyond the guarantee. It may be reclaimed for the guarantee of another tenant."],
   ["weight", "How much a tenant or user gets in proportion to its siblings."],

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from app.controller.status_conditions import tenant_status
 from app.core.explain.quota_faults import QuotaFaults, quota_faults
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName
-from app.web.api.tenants import NOTHING
 
 GPU = Resource("nvidia.com/gpu")
 H100 = PoolName("h100")
@@ -41,19 +37,3 @@ def test_each_tenant_above_must_guarantee_as_much() -> None:
     assert faults(child, tenant("parent", 7)) == short
     above = faults(child, tenant("parent", 8, "top"), tenant("top", 4))
     assert above == QuotaFaults((), ((H100, TenantName("top")),))
-
-
-def test_the_condition_names_pools_and_tenants() -> None:
-    found = QuotaFaults((PoolName("h10"),), ((H100, TenantName("parent")),))
-    condition = tenant_status(replace(NOTHING, quota_faults=found), set()).conditions[-1]
-    assert (condition.kind, condition.holds, condition.reason) == (
-        "QuotasInForce",
-        False,
-        "PoolMissing",
-    )
-    assert condition.message == (
-        "pool h10 does not exist; tenant parent above it guarantees less in pool h100, so its "
-        "guarantee there counts only among siblings"
-    )
-    covered = tenant_status(NOTHING, set()).conditions[-1]
-    assert (covered.holds, covered.reason) == (True, "InForce")

@@ -97,6 +97,7 @@ def test_the_missing_guarantee_is_told_as_a_number_and_as_a_remedy() -> None:
         "asked, 0 nvidia.com/gpu guarantee"
     )
     assert any("raising the guarantee of tenant team in pool" in each for each in found.remedies)
+    assert not any("less than" in each for each in found.remedies)
 
 
 def test_of_several_pools_the_guaranteed_one_is_told() -> None:

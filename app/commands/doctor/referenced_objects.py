@@ -10,23 +10,23 @@ TLS_KEYS = ("tls.crt", "tls.key", "ca.crt")
 
 
 @dataclass(frozen=True, slots=True)
-class NamedSecret:
+class ReferencedSecret:
     """A Secret that a value names, with the keys that it must have."""
 
-    value: str
+    values_key: str
     name: str
     keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class NamedObjects:
+class ReferencedObjects:
     """The Secrets in a values file, and the PriorityClass of Fairgate's pods."""
 
-    secrets: tuple[NamedSecret, ...]
+    secrets: tuple[ReferencedSecret, ...]
     priority_class: str
 
 
-def named_objects(values: Mapping[str, Any]) -> NamedObjects:
+def referenced_objects(values: Mapping[str, Any]) -> ReferencedObjects:
     """Return the Secrets and the PriorityClass in a values file.
 
     Raises TypeError, KeyError or AttributeError for a wrong form.
@@ -34,25 +34,25 @@ def named_objects(values: Mapping[str, Any]) -> NamedObjects:
     redis, tls = values.get("redis") or {}, values.get("tls") or {}
     client_ca = tls.get("clientCA") or {}
     found = [
-        NamedSecret(
+        ReferencedSecret(
             "redis.existingSecret",
             redis.get("existingSecret") or "",
             (redis.get("secretKey") or "url",),
         ),
-        NamedSecret("redis.filesSecret", redis.get("filesSecret") or ""),
-        NamedSecret("tls.existingSecret", tls.get("existingSecret") or "", TLS_KEYS),
-        NamedSecret(
+        ReferencedSecret("redis.filesSecret", redis.get("filesSecret") or ""),
+        ReferencedSecret("tls.existingSecret", tls.get("existingSecret") or "", TLS_KEYS),
+        ReferencedSecret(
             "tls.clientCA.existingSecret",
             client_ca.get("existingSecret") or "",
             (client_ca.get("key") or "ca.crt",),
         ),
         *(
-            NamedSecret("imagePullSecrets", each["name"])
+            ReferencedSecret("imagePullSecrets", each["name"])
             for each in values.get("imagePullSecrets") or ()
         ),
     ]
     secrets = tuple(each for each in found if each.name)
     for each in secrets:
         if not all(isinstance(text, str) for text in (each.name, *each.keys)):
-            raise TypeError(f"{each.value} or its key is no text")
-    return NamedObjects(secrets, str(values.get("priorityClassName") or ""))
+            raise TypeError(f"{each.values_key} or its key is no text")
+    return ReferencedObjects(secrets, str(values.get("priorityClassName") or ""))

@@ -8,9 +8,9 @@ from app.commands.doctor.findings import Check, Finding, ok, problem
 from app.commands.doctor.snapshot import ClusterSnapshot
 
 
-def check_planned(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
+def check_values_file(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
     """Check what the values file names, if there is one. `namespace` is that of Fairgate."""
-    planned = seen.assumed.named
+    planned = seen.assumed.references
     if planned is None:
         return
     missing = False
@@ -18,13 +18,13 @@ def check_planned(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
         keys = seen.secrets.get(secret.name)
         what = f"Secret {secret.name} in namespace {namespace}"
         if keys is None:
-            message = f"{secret.value} names {what}, which does not exist."
+            message = f"{secret.values_key} names {what}, which does not exist."
         elif lacking := [key for key in secret.keys if key not in keys]:
-            message = f"{what} lacks the key {', '.join(lacking)}, which {secret.value} needs."
+            message = f"{what} lacks the key {', '.join(lacking)}, which {secret.values_key} needs."
         else:
             continue
         missing = True
-        remedy = "Create it before the installation, or Fairgate's pods will not start."
+        remedy = f"Create it in namespace {namespace}; Fairgate's pods need it to start."
         yield problem(Check.COMPONENTS, message, remedy, [f"Secret {secret.name}"])
     name = planned.priority_class
     if name and name not in seen.classes and seen.is_known("priorityclasses"):
