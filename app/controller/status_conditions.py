@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from app.core.explain.quota_faults import QuotaFaults
 from app.core.explain.views import PoolView, TenantView
 from app.core.model import Amounts, NodeName, PoolName, Resource
 from app.core.quantities import render
@@ -68,7 +67,7 @@ def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
         # Rounded, because it decays all the time and every change is a write to the API server.
         "history": f"{tenant.history:.2f}",
     }
-    conditions = ready, _blocked(tenant.blocked), _quotas(tenant.quota_faults)
+    conditions = ready, _blocked(tenant.blocked), _quotas(tenant)
     return ObjectStatus(fields, conditions, tenant.generation, tenant.uid, tenant.full)
 
 
@@ -90,9 +89,12 @@ def _blocked(found: BlockedReclaim | None) -> StatusCondition:
     return StatusCondition(kind, True, "EvictionRefused", message)
 
 
-def _quotas(found: QuotaFaults | None) -> StatusCondition:
+def _quotas(tenant: TenantView) -> StatusCondition:
     """Return whether all quotas of the tenant have their full effect."""
-    kind = "QuotasInForce"
+    kind, found = "QuotasInForce", tenant.quota_faults
+    if tenant.parent_fault:
+        message = "nothing of it is released, see the condition Ready"
+        return StatusCondition(kind, False, "ParentMissing", message)
     if found is None:
         return StatusCondition(kind, True, "InForce", "all its quotas and pools are in force")
     parts = []

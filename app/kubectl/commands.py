@@ -84,8 +84,8 @@ def queue(
         with advice_if_forbidden(OWN_PODS_HINT):
             return _queue(client, tenant, query, pod_filter, limit)
 
-    what = "Nothing" if user is None else f"Nothing of user {user}"
-    what += "" if scope.selector is None else f" with labels {scope.selector}"
+    what = "Nothing" if user is None else f"Nothing of user {visible(user)}"
+    what += "" if scope.selector is None else f" with labels {visible(scope.selector)}"
     space = scope.one(None if scope.selector is None else client.namespace)
     what += "" if space is None else f" in namespace {space}"
 

@@ -147,8 +147,8 @@ def _read(
             )
         elif error.status == FORBIDDEN:
             need = (
-                f"the right to get it and to list pods in namespace {namespace}; for another "
-                "namespace, add -n NAMESPACE"
+                f"the right to {'get it and to ' if source.kind else ''}list pods in namespace "
+                f"{namespace}; for another namespace, add -n NAMESPACE"
             )
             if path == ALL_PODS:
                 need = "the right to list pods of all namespaces; or name one by -n"

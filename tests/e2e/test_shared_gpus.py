@@ -91,6 +91,10 @@ def test_a_tenant_of_parts_and_one_of_cards_end_with_as_many_devices(
     stage.tenant("parts-a", "1", a)
     stage.tenant("parts-b", "1", b)
     first = stage.priority_class("parts-first", 1000)
+    until(
+        "its twin exists",
+        lambda: f"fairgate-{first}" in map(name_of, stage.get("priorityclass")["items"]),
+    )
     quarter = {GPU: 1, CORES: 10, MEMORY: 10240}  # of the memory, a larger fraction than of compute
     stage.apply(
         a,

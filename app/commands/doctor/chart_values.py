@@ -24,6 +24,7 @@ from app.commands.doctor.workload_checks import (
     unlisted_kinds,
 )
 from app.core.policy import Mode
+from app.core.safe_text import visible
 
 IMAGE = "registry.example.com/fairgate"
 SECRET = "fairgate-redis-url"  # noqa: S105 (a name)
@@ -31,6 +32,9 @@ EXEMPTED = (
     "Namespaces of node agents. Accounts that may create pods there can use devices without "
     "Fairgate."
 )
+LONGEST_FAULT = 200
+"""Characters of a comment about a fault."""
+
 WIDTH = 10_000
 """Longest line of YAML, so that no value is folded."""
 
@@ -157,7 +161,8 @@ def _redis(url: str, namespace: str, faults: Iterable[str]) -> Section:
             "A Redis for trials. For production set redis.url or redis.existingSecret instead.",
             {},
         )
-    value, comment = {"url": url}, [f"Not in order: {fault}" for fault in faults]
+    value: dict[str, str] = {"url": url}
+    comment = [f"Not in order: {visible(fault)[:LONGEST_FAULT]}" for fault in faults]
     if urlsplit(url).password:
         value = {"existingSecret": SECRET}
         comment += [

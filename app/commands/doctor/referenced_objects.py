@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A name of an object: https://kubernetes.io/docs/concepts/overview/working-with-objects/names"""
 
 TLS_KEYS = ("tls.crt", "tls.key", "ca.crt")
 
@@ -29,7 +33,7 @@ class ReferencedObjects:
 def referenced_objects(values: Mapping[str, Any]) -> ReferencedObjects:
     """Return the Secrets and the PriorityClass in a values file.
 
-    Raises TypeError, KeyError or AttributeError for a wrong form.
+    Raises TypeError, ValueError, KeyError or AttributeError for a wrong form.
     """
     redis, tls = values.get("redis") or {}, values.get("tls") or {}
     client_ca = tls.get("clientCA") or {}
@@ -55,4 +59,6 @@ def referenced_objects(values: Mapping[str, Any]) -> ReferencedObjects:
     for each in secrets:
         if not all(isinstance(text, str) for text in (each.name, *each.keys)):
             raise TypeError(f"{each.values_key} or its key is no text")
+        if not NAME.fullmatch(each.name):
+            raise ValueError(f"{each.values_key} is not the name of a Secret: {each.name[:80]!r}")
     return ReferencedObjects(secrets, str(values.get("priorityClassName") or ""))

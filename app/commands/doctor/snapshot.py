@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
@@ -240,8 +239,8 @@ class _Reading:
 
     async def read_secrets(self, namespace: str, planned: Assumptions) -> None:
         for named in planned.references.secrets if planned.references else ():
-            name = quote(named.name, safe="")
-            found = await self._get("secrets", f"/api/v1/namespaces/{namespace}/secrets/{name}")
+            path = f"/api/v1/namespaces/{namespace}/secrets/{named.name}"
+            found = await self._get("secrets", path)
             if found is not None:
                 self.found.secrets[named.name] = frozenset(found.get("data") or ())
 

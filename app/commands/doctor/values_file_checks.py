@@ -14,17 +14,18 @@ def check_values_file(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding
     if planned is None:
         return
     missing = False
-    for secret in planned.secrets if seen.is_known("secrets") else ():
+    for secret in dict.fromkeys(planned.secrets if seen.is_known("secrets") else ()):
         keys = seen.secrets.get(secret.name)
         what = f"Secret {secret.name} in namespace {namespace}"
         if keys is None:
             message = f"{secret.values_key} names {what}, which does not exist."
+            remedy = f"Create it in namespace {namespace}; Fairgate's pods need it to start."
         elif lacking := [key for key in secret.keys if key not in keys]:
-            message = f"{what} lacks the key {', '.join(lacking)}, which {secret.values_key} needs."
+            message = f"{what} lacks {', '.join(lacking)}, which {secret.values_key} needs."
+            remedy = "Add what it lacks to the Secret; Fairgate's pods need it to start."
         else:
             continue
         missing = True
-        remedy = f"Create it in namespace {namespace}; Fairgate's pods need it to start."
         yield problem(Check.COMPONENTS, message, remedy, [f"Secret {secret.name}"])
     name = planned.priority_class
     if name and name not in seen.classes and seen.is_known("priorityclasses"):

@@ -98,22 +98,33 @@ def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
 
 
 def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
-    """Return the limit or guarantee that excludes a workload from all pools, with numbers."""
+    """Return the limit or guarantee that excludes a workload from all pools, with numbers.
+
+    A limit decides only if limits close every pool. Otherwise the pool decides in which the fewest
+    tenants would have to guarantee more; of several, one in which the own tenant has a guarantee.
+    """
     leaf, shape = workload.leaf, workload.shape
+    closed_by: dict[PoolName, TenantNode] = {}
+    lacking: dict[PoolName, list[TenantNode]] = {}
     for pool in shape.pools:
+        cost = tree.cost(shape, pool)
         for branch in path(leaf):
-            if not branch.allows(pool, tree.cost(shape, pool)):
-                return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
-    # A pool in which the tenant has a guarantee says more than one without.
-    tenant = leaf.parent
-    guaranteed = tenant.guarantees if tenant is not None else {}
-    for pool in sorted(shape.pools, key=lambda pool: pool not in guaranteed):
-        for branch in path(leaf):
+            if not branch.allows(pool, cost):
+                closed_by.setdefault(pool, branch)
             within = tree.rank(branch, shape, pool).band == GUARANTEED
             if branch.parent is not None and not isinstance(branch, UserNode) and not within:
-                guarantee = branch.guarantees.get(pool, {})
-                return Rule.PREEMPTIBLE, _against(branch, shape, pool, guarantee, "guarantee")
-    return Rule.LIMIT, {}
+                lacking.setdefault(pool, []).append(branch)
+    if len(closed_by) == len(shape.pools) and closed_by:
+        pool, branch = next(iter(closed_by.items()))
+        return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
+    found = {pool: branches for pool, branches in lacking.items() if pool not in closed_by}
+    if not found:
+        return Rule.LIMIT, {}
+    own = leaf.parent.guarantees if leaf.parent is not None else {}
+    pool = min(found, key=lambda pool: (len(found[pool]), pool not in own))
+    branch = found[pool][0]
+    guarantee = branch.guarantees.get(pool, {})
+    return Rule.PREEMPTIBLE, _against(branch, shape, pool, guarantee, "guarantee")
 
 
 def _against(
@@ -126,7 +137,9 @@ def _against(
     numbers = {"tenant": str(branch.name), "pool": str(pool)}
     used, gone = branch.uses.get(pool, {}), branch.lingering.get(pool, {})
     named = [r for r in shape.total if r in most] or [r for r in shape.total if r in used]
-    for r in named or [r for r in shape.total if is_device(r)]:
+    if word == "guarantee":  # it must cover every device, also one that it does not name
+        named = [r for r in shape.total if r in most or is_device(r)]
+    for r in named:
         numbers[f"{r} used"] = render(r, used.get(r, 0) - gone.get(r, 0))
         numbers[f"{r} asked"] = render(r, shape.total[r])
         numbers[f"{r} {word}"] = render(r, most.get(r, 0))

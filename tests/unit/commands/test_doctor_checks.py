@@ -689,8 +689,7 @@ def test_a_secret_must_have_the_keys_that_the_chart_reads() -> None:
     ]
     finding = only(found(*objects, values=NAMING), Check.COMPONENTS)
     assert finding.message == (
-        f"Secret url-of-redis in namespace {HOME} lacks the key url, which redis.existingSecret "
-        "needs."
+        f"Secret url-of-redis in namespace {HOME} lacks url, which redis.existingSecret needs."
     )
     objects[0] = secret("url-of-redis", "url")
     assert found(*objects, values=NAMING) == {}
@@ -713,6 +712,10 @@ def test_a_caller_that_may_not_read_secrets_gets_a_warning() -> None:
         "schedulers: {names: []}",
         'devices: {paths: "["}',
         "redis: [url]",
+        "redis: {existingSecret: [url]}",
+        "redis: {existingSecret: url, secretKey: 5}",
+        "redis: {existingSecret: ..}",
+        "redis: {existingSecret: ../configmaps/other}",
         "imagePullSecrets: [registry]",
         "managedResources: [5]",
     ],

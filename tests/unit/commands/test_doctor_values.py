@@ -56,9 +56,11 @@ def test_values_of_a_cluster_in_order_have_only_mode_image_and_redis() -> None:
 
 
 def test_a_fault_of_redis_is_a_comment_of_its_value() -> None:
-    url, fault = "redis://cache:6379/0", "Redis at cache:6379 does not answer."
+    url, fault = "redis://cache:6379/0", "Redis at cache:6379 says \x1b[31m no."
     text = as_yaml(chart_values(look(cluster()), HOME, url, "", [fault]))
-    assert f"# Not in order: {fault}\nredis:\n  url: {url}\n" in text
+    shown = "# Not in order: Redis at cache:6379 says \\u001b[31m no."
+    assert f"{shown}\nredis:\n  url: {url}\n" in text
+    assert yaml.safe_load(text)["redis"] == {"url": url}
 
 
 def test_values_list_all_parts_of_a_cluster_in_use() -> None:

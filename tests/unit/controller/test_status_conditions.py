@@ -55,3 +55,9 @@ def test_the_condition_names_pools_and_tenants(
 ) -> None:
     found = condition(faults)
     assert (found.holds, found.reason, found.message) == (False, reason, message)
+
+
+def test_without_a_valid_parent_no_quota_is_in_force() -> None:
+    fault = "the parent x of tenant a does not exist"
+    found = tenant_status(replace(NOTHING, parent_fault=fault), set()).conditions[-1]
+    assert (found.kind, found.holds, found.reason) == ("QuotasInForce", False, "ParentMissing")

@@ -116,6 +116,42 @@ def test_of_several_pools_the_guaranteed_one_is_told() -> None:
     assert "guarantee of tenant team in pool h100: 0 nvidia.com/gpu used" in found.text
 
 
+def with_pools(quotas: dict[PoolName, Quota], parent: TenantName | None = None) -> Engine:
+    """Return a leader with the pools `pb` and `pc` of 8 devices each, and a tenant `team`."""
+    engine = leader(Quota())
+    for name in (PoolName("pb"), PoolName("pc")):
+        engine.handle(ev.PoolObserved(NOW, Pool(name, {"pool": name})))
+        node = Node(NodeName(name), {"pool": name}, {GPU: 8, PODS: 100}, True)
+        engine.handle(ev.NodeObserved(NOW, node))
+    if parent is not None:
+        engine.handle(ev.TenantObserved(NOW, Tenant(parent, NOW)))
+    team = Tenant(TenantName("team"), NOW, namespaces=("a",), quotas=quotas, parent=parent)
+    engine.handle(ev.TenantObserved(NOW, team))
+    return engine
+
+
+def test_the_pool_with_the_fewest_missing_guarantees_is_told() -> None:
+    """The own guarantee covers the pod in one pool, so only the parent must guarantee more."""
+    quotas = {PoolName("pb"): Quota(guarantee={GPU: 2}), PoolName("pc"): Quota(guarantee={GPU: 8})}
+    engine = with_pools(quotas, TenantName("parent"))
+
+    found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
+
+    assert "guarantee of tenant parent in pool pc: 0 nvidia.com/gpu used" in found.text
+    assert any("guarantee of tenant parent in pool pc to 3" in each for each in found.remedies)
+
+
+def test_a_limit_in_one_of_two_pools_does_not_hide_the_guarantee() -> None:
+    quotas = {PoolName("pb"): Quota(limit={GPU: 2}), PoolName("pc"): Quota(guarantee={CPU: 9})}
+    engine = with_pools(quotas)
+
+    found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
+
+    assert found.rule is Rule.PREEMPTIBLE
+    assert "in pool pc: " in found.text
+    assert "3 nvidia.com/gpu asked, 0 nvidia.com/gpu guarantee" in found.text
+
+
 def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> None:
     engine = leader(Quota(limit={GPU: 8}))
     engine.handle(ev.PodObserved(NOW, held_pod("b", "b", 8)))
