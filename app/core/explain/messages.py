@@ -100,8 +100,9 @@ def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
 def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
     """Return the limit or guarantee that excludes a workload from all pools, with numbers.
 
-    A limit decides only if limits close every pool. Otherwise the pool decides in which the fewest
-    tenants would have to guarantee more; of several, one in which the own tenant has a guarantee.
+    A workload that must not be evicted may also lack guarantees. Of the pools that no limit closes,
+    that one decides in which the fewest tenants would have to guarantee more. Of several, one in
+    which the own tenant has a guarantee decides.
     """
     leaf, shape = workload.leaf, workload.shape
     closed_by: dict[PoolName, TenantNode] = {}
@@ -114,12 +115,12 @@ def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, 
             within = tree.rank(branch, shape, pool).band == GUARANTEED
             if branch.parent is not None and not isinstance(branch, UserNode) and not within:
                 lacking.setdefault(pool, []).append(branch)
-    if len(closed_by) == len(shape.pools) and closed_by:
+    found = {pool: branches for pool, branches in lacking.items() if pool not in closed_by}
+    if shape.preemptible or not found:
+        if not closed_by:
+            return Rule.LIMIT, {}
         pool, branch = next(iter(closed_by.items()))
         return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
-    found = {pool: branches for pool, branches in lacking.items() if pool not in closed_by}
-    if not found:
-        return Rule.LIMIT, {}
     own = leaf.parent.guarantees if leaf.parent is not None else {}
     pool = min(found, key=lambda pool: (len(found[pool]), pool not in own))
     branch = found[pool][0]
