@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.core import events as ev
 from app.core.audit.codec import line
@@ -553,6 +553,19 @@ def test_the_meaning_of_jains_index_says_that_a_low_value_is_no_fault(
     expect(page.locator("main [aria-current=true]")).to_contain_text("a low value is no fault")
 
 
+def record(town: ApiCluster, kind: EntryType, facts: dict[str, Fact]) -> None:
+    """Append an entry to the audit chain."""
+    entry = seal(town.stream.last(), 1, AuditRecord(NOW, kind, facts))
+    town.stream.rows.append((entry.number, line(entry)))
+
+
+def audit_rows(opens: Opens, town: ApiCluster, place: Served) -> tuple[Page, Locator]:
+    """Open the audit view with the right to it. Return the page and the rows of its table."""
+    town.rights.granted |= {("get", "audit")}
+    page = live(opens, place, "audit", now=NOW, locale="en-GB", timezone_id="UTC")
+    return page, page.get_by_role("table", name="Audit entries").locator("tbody tr")
+
+
 def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
@@ -561,14 +574,10 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     compared = {"first": "a", "score": "1", "next": "b", "nextScore": "2"}
     alone: dict[str, Fact] = {"first": "c", "score": "1792"}
     facts |= {"waited": 90, "compared": (compared, alone), "backfilled": False}
-    entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.RELEASED, facts))
-    town.stream.rows.append((entry.number, line(entry)))
-    town.rights.granted |= {("get", "audit")}
+    record(town, EntryType.RELEASED, facts)
     facts = {"kind": "Tenant", "name": "vision", "since": NOW - 60_000, "count": 1}
-    entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.RESTORED, facts))
-    town.stream.rows.append((entry.number, line(entry)))
-    page = live(opens, place, "audit", now=NOW, locale="en-GB", timezone_id="UTC")
-    rows = page.get_by_role("table", name="Audit entries").locator("tbody tr")
+    record(town, EntryType.RESTORED, facts)
+    page, rows = audit_rows(opens, town, place)
     expect(rows).to_have_count(3)
     expect(rows.nth(0)).to_contain_text("since: 14:12, count: 1 time")
     rows = rows.filter(has_text="robotics/")
@@ -582,13 +591,9 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
 def test_equal_refusals_in_a_row_are_one_line(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
-    town.rights.granted |= {("get", "audit")}
     for name in ("one", "one", "one", "two"):
-        facts: dict[str, Fact] = {"why": "no such pool", "object": name, "count": 1}
-        entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.REFUSED, facts))
-        town.stream.rows.append((entry.number, line(entry)))
-    page = live(opens, place, "audit", now=NOW, locale="en-GB", timezone_id="UTC")
-    rows = page.get_by_role("table", name="Audit entries").locator("tbody tr")
+        record(town, EntryType.REFUSED, {"why": "no such pool", "object": name, "count": 1})
+    _, rows = audit_rows(opens, town, place)
     expect(rows).to_have_count(2)
     expect(rows.nth(0)).to_contain_text("object: two, count: 1 time")
     expect(rows.nth(1)).to_contain_text("object: one, count: 3 times")

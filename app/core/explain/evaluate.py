@@ -314,8 +314,8 @@ def _judge(workload: WaitingWorkload, context: ExplainContext, *, half: bool) ->
     numbers = {} if fitting else _lacking(shape, allowed, context.placement)
     found = None if half else competitors_of(workload, context)
     if found is not None:
-        freed = () if fitting else remedies_of_capacity(shape, allowed, context.placement)
-        return _after(found, numbers, context, freed)
+        helps = () if fitting else remedies_of_capacity(shape, allowed, context.placement)
+        return _after(found, numbers, context, helps)
     if fitting:
         return SharedReason(Rule.ORDER, "; it is next", numbers)
     helps = remedies_of_capacity(shape, allowed, context.placement)
@@ -409,9 +409,12 @@ def _after(
     competitors: Competitors,
     lacking: dict[str, str],
     context: ExplainContext,
-    freed: Sequence[str],
+    capacity_remedies: Sequence[str],
 ) -> SharedReason:
-    """Return the verdict on a workload with competitors. `freed`: what would free capacity."""
+    """Return the verdict on a workload with competitors.
+
+    `capacity_remedies`: changes that would free capacity; empty if the workload fits.
+    """
     those = ahead(competitors, context)
     first = those[0]
     who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
@@ -423,7 +426,7 @@ def _after(
         "own score": first.own_score,
         **lacking,
     }
-    helps = (*remedies_of_order(competitors, who), *freed)
+    helps = (*remedies_of_order(competitors, who), *capacity_remedies)
     return SharedReason(rule, f"; {who} comes first{clause}", numbers, those, helps)
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from app.kubectl import reports
+from app.kubectl import audit_entries, reports
 from app.kubectl.cli import COMPLETE, cli, outcome
 from app.web.api import schemas
 from tests.support import kubectl_answers as answers
@@ -525,6 +525,14 @@ def test_entries_are_filtered(
     rest.answers["GET /audit"] = [rest.answers["GET /audit"], Reply(200, "", "text/plain")]
     _, out, _ = run(*AUDIT, *words, "-o", "json")
     assert [each["type"] for each in json.loads(out)["items"]] == types
+
+
+def test_a_changed_list_names_what_it_gained_and_lost() -> None:
+    lists = {"pools": {"added": "a, b", "removed": "c"}, "weight": {"before": "1", "after": "2"}}
+    facts = {"kind": "Tenant", "did": "changed", "fields": lists}
+    assert audit_entries.detail({"type": "changed", "facts": facts}, False) == (
+        "Tenant changed; pools: +a +b -c, weight: 1 -> 2"
+    )
 
 
 def test_a_list_that_was_cut_off_says_so(rest: Rest, run: Run) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from app.core.engine import Engine
+from app.core.events import TenantObserved
 from app.core.explain.quota_faults import QuotaFaults, quota_faults
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName
+from app.core.quantities import ManagedResources
 
 GPU = Resource("nvidia.com/gpu")
 H100 = PoolName("h100")
@@ -37,3 +40,10 @@ def test_each_tenant_above_must_guarantee_as_much() -> None:
     assert faults(child, tenant("parent", 7)) == short
     above = faults(child, tenant("parent", 8, "top"), tenant("top", 4))
     assert above == QuotaFaults((), ((H100, TenantName("top")),))
+
+
+def test_the_view_of_a_tenant_has_its_faults() -> None:
+    engine = Engine(ManagedResources([GPU]))
+    engine.handle(TenantObserved(Millis(0), tenant("a", 8)))
+    found = engine.queries.view().tenants[TenantName("a")]
+    assert found.quota_faults == QuotaFaults((H100,), ())

@@ -142,12 +142,19 @@ def test_the_pool_with_the_fewest_missing_guarantees_is_told() -> None:
 
 
 def test_a_limit_in_one_of_two_pools_does_not_hide_the_guarantee() -> None:
-    quotas = {PoolName("pb"): Quota(limit={GPU: 2}), PoolName("pc"): Quota(guarantee={CPU: 9})}
-    engine = with_pools(quotas)
+    engine = with_pools({PoolName("pb"): Quota(guarantee={GPU: 2}, limit={GPU: 2})})
 
     found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
 
     assert found.rule is Rule.PREEMPTIBLE
+    assert "guarantee of tenant team in pool pc: " in found.text
+
+
+def test_a_device_that_the_guarantee_does_not_name_is_told() -> None:
+    engine = with_pools({PoolName("pc"): Quota(guarantee={CPU: 9})})
+
+    found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
+
     assert "in pool pc: " in found.text
     assert "3 nvidia.com/gpu asked, 0 nvidia.com/gpu guarantee" in found.text
 
@@ -210,6 +217,7 @@ def test_another_user_of_the_tenant_has_no_name() -> None:
     assert found.remedies[0] == (
         "a higher weight than 1 for user me, set by an admin of tenant team"
     )
+    assert "the end of pods that use 8 nvidia.com/gpu in pool default" in found.remedies
     assert "secret" not in repr(found)
 
 
