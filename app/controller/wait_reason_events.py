@@ -93,5 +93,5 @@ class WaitReasonEvents:
         if now - at < (REPEAT_MS if held.rule is rule else PAUSE_MS):
             return False
         self._known[uid] = held.rule, now
-        self._announcer.emit(EmitEvent(held.ref, EventReason.WAITING, held.reason))
+        self._announcer.emit(EmitEvent(held.ref, EventReason.WAITING))
         return True

@@ -382,12 +382,14 @@ class EventReason(Enum):
 class EmitEvent:
     """Emit a Kubernetes event on the pod, for its owner. Best effort.
 
+    `message` "": the wait reason that the pod has when the event is sent. The pod gets no event if
+    it does not wait then.
     `explains_wait`: the pod waited or still waits, so a release is told even before `Held` was.
     """
 
     ref: PodRef
     notice: EventReason
-    message: str
+    message: str = ""
     explains_wait: bool = False
 
 

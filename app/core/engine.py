@@ -18,7 +18,7 @@ from app.core.effects import Effect, Intend, Rebuild, Refund, StoreWrite, WakeAt
 from app.core.engine_options import DEFAULTS, EngineOptions
 from app.core.epochs import highest_plausible
 from app.core.explain.leader_state import LeaderState
-from app.core.explain.messages import explain, released
+from app.core.explain.messages import released
 from app.core.explain.pod_events import BRIEF_SECONDS, PodNotices
 from app.core.explain.queries import EngineQueries
 from app.core.explain.views import LeaderStateMessage
@@ -93,7 +93,7 @@ class Engine:
         self._exchanges = ClaimExchanges(
             self._registry, self._claimants, self._bypasses, options.evicts_bypassed
         )
-        self._unbound_pods = UnboundPods(self._registry, self._pools.growth, explain)
+        self._unbound_pods = UnboundPods(self._registry, self._pools.growth)
         self.stale_pods = StalePods(self._registry, options.reclaims, self._cycle.evictions.goes)
         self._records = AuditRecorder(
             self._registry,
@@ -105,7 +105,7 @@ class Engine:
         self._fresh: set[ev.WatchedSource] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._notices = PodNotices(self._registry, self.queries, silent=not options.copied)
+        self._notices = PodNotices(self._registry, silent=not options.copied)
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
         self._mode = options.mode

@@ -80,12 +80,16 @@ WAITS = frozenset((EventReason.HELD, EventReason.WAITING))
 class PodAnnouncer:
     """`ports.cluster.EventEmitter`. `send_events` sends events, `dropped` counts unsent ones.
 
+    `wait_reason` returns why a pod waits now, None for a pod that does not wait. It is asked when
+    an event without a message is sent, so that a late event reports no outdated reason.
+
     If too many events are queued, the pods of a namespace that wait share one event, sent later.
     """
 
     def __init__(
         self,
         client: Client,
+        wait_reason: Callable[[Uid], str | None],
         *,
         rate: float = 10.0,
         burst: int = 50,
@@ -95,6 +99,7 @@ class PodAnnouncer:
     ) -> None:
         self.dropped = 0
         self._client = client
+        self._wait_reason = wait_reason
         self._rate = rate
         self._burst = float(burst)
         self._room = room
@@ -104,19 +109,17 @@ class PodAnnouncer:
         self._filled_at = clock()
         self._waiting: dict[tuple[Uid, EventReason], EmitEvent] = {}
         self._shared: dict[str, tuple[EmitEvent, int]] = {}
-        """By namespace: the first event without room, and how many more there were."""
+        """By namespace: the last event without room, and how many more there were."""
         self._held: dict[Uid, EmitEvent] = {}
         """Events `Held` of pods that may be released at once."""
-        self._changed: dict[Uid, EmitEvent] = {}
-        """The newest `Waiting` of such pods."""
         self._something = asyncio.Event()
 
     def emit(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
-        `Held` is queued later, with the newest `Waiting` after it, and only if the pod was not
-        released meanwhile. If it was, and `Released` explains no wait, it is not sent either: each
-        event is a write to etcd.
+        `Held` is queued later, and only if the pod was not released meanwhile. If it was, and
+        `Released` explains no wait, it is not sent either: each event is a write to etcd. A
+        `Waiting` without a message would repeat a `Held` that is not sent yet.
         """
         uid = notice.ref.uid
         match notice.notice:
@@ -124,11 +127,11 @@ class PodAnnouncer:
                 if uid not in self._held:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
-            case EventReason.WAITING if uid in self._held:
-                self._changed[uid] = notice  # after its `Held`, which reports the older reason
+            case EventReason.WAITING if not notice.message and self._will_hear(uid):
+                self.dropped += 1
             case EventReason.RELEASED:
                 was_held = self._held.pop(uid, None) is not None
-                self.dropped += was_held + (self._changed.pop(uid, None) is not None)
+                self.dropped += was_held
                 if was_held and not notice.explains_wait:
                     self.dropped += 1
                     return
@@ -137,10 +140,14 @@ class PodAnnouncer:
             case _:
                 self._queue(notice)
 
+    def _will_hear(self, uid: Uid) -> bool:
+        """Return whether a `Held` of the pod will be sent."""
+        return uid in self._held or (uid, EventReason.HELD) in self._waiting
+
     def _queue_held(self, uid: Uid) -> None:
-        for notice in (self._held.pop(uid, None), self._changed.pop(uid, None)):
-            if notice is not None:
-                self._queue(notice)
+        notice = self._held.pop(uid, None)
+        if notice is not None:
+            self._queue(notice)
 
     def _queue(self, notice: EmitEvent) -> None:
         key = (notice.ref.uid, notice.notice)
@@ -157,17 +164,17 @@ class PodAnnouncer:
         """Count an event without room for the shared event of its namespace."""
         namespace = notice.ref.namespace
         if notice.notice in WAITS and (namespace in self._shared or len(self._shared) < self._room):
-            first, others = self._shared.get(namespace, (notice, -1))
-            self._shared[namespace] = first, others + 1
+            _, others = self._shared.get(namespace, (notice, -1))
+            self._shared[namespace] = notice, others + 1
 
     def _queue_shared(self) -> None:
         """Queue the shared events. Call it when no other event is queued."""
         shared, self._shared = self._shared, {}
-        for first, others in shared.values():
-            if others:
-                text = f"{first.message}; {others} more pods of this namespace wait too"
-                first = replace(first, message=text)
-            self._queue(first)
+        for notice, others in shared.values():
+            text = self._text(notice)
+            if others and text:
+                text += f"; {others} more pods of this namespace wait too"
+            self._queue(replace(notice, message=text))
 
     async def send_events(self) -> None:
         """Send queued events, oldest first, until cancelled."""
@@ -194,10 +201,18 @@ class PodAnnouncer:
                 return
             await asyncio.sleep((1.0 - self._tokens) / self._rate)
 
+    def _text(self, notice: EmitEvent) -> str:
+        """Return the message of an event, "" if it would explain a wait that ended."""
+        return notice.message or self._wait_reason(notice.ref.uid) or ""
+
     async def _send(self, notice: EmitEvent) -> None:
-        path = f"/api/v1/namespaces/{notice.ref.namespace}/events"
+        path, text = f"/api/v1/namespaces/{notice.ref.namespace}/events", self._text(notice)
+        if not text:
+            self.dropped += 1
+            return
+        body = event(replace(notice, message=text))
         try:
-            await self._client.request("POST", path, body=event(notice), timeout=5.0)
+            await self._client.request("POST", path, body=body, timeout=5.0)
         except ClusterError as error:  # the pod or its namespace may be gone
             self.dropped += 1
             log.debug("notice not delivered", extra={"uid": notice.ref.uid, "why": str(error)})

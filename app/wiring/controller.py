@@ -107,7 +107,7 @@ async def controller(process: RoleProcess) -> None:
     lead = _lead(process, parts, sync)
     leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, parts.leadership
     corrections, reclaims = _correcting(process, parts)
-    announcer = PodAnnouncer(client)
+    announcer = PodAnnouncer(client, engine.queries.wait_reason)
     checkpoints = Checkpoints(engine.memory, parts.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     narrator = WaitReasonEvents(engine, announcer, lambda: leader.leads, now)

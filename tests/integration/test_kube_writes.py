@@ -36,7 +36,7 @@ def tell(
 
 
 async def test_owner_reads_the_event_on_the_pod(client: Client) -> None:
-    announcer = PodAnnouncer(client)
+    announcer = PodAnnouncer(client, lambda _: None)
     running = asyncio.create_task(announcer.send_events())
     name = f"pod-{uuid.uuid4().hex[:8]}"
     announcer.emit(tell(name, message="ä" * 2000))

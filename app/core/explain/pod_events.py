@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.core.effects import Effect, EmitEvent, EventReason
-from app.core.explain.queries import EngineQueries
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
@@ -26,11 +25,8 @@ class PodNotices:
     `silent`: no events are returned.
     """
 
-    def __init__(
-        self, registry: PodRegistry, queries: EngineQueries, *, silent: bool = False
-    ) -> None:
+    def __init__(self, registry: PodRegistry, *, silent: bool = False) -> None:
         self._registry = registry
-        self._queries = queries
         self._silent = silent
         self._new: dict[Uid, PodRecord] = {}
         """Pods without an event: new, or with a release under way since their first cycle."""
@@ -63,11 +59,8 @@ class PodNotices:
         there = [tracked for uid, tracked in new.items() if pods.get(uid) is tracked]
         self._new = {t.pod.uid: t for t in there if t.intent is not None}
         held = [t for t in there if t.life is PodState.HELD]
-        effects: list[Effect] = []
-        for tracked, text in self._queries.texts(held):
-            effects += self.of(tracked, EventReason.HELD, text)
-        for tracked, text in self._queries.texts(t for t in changed if t.pod.uid not in new):
-            effects += self.of(tracked, EventReason.WAITING, text)
+        effects: list[Effect] = [EmitEvent(t.ref, EventReason.HELD) for t in held]
+        effects += [EmitEvent(t.ref, EventReason.WAITING) for t in changed if t.pod.uid not in new]
         return effects
 
     def released(self, tracked: PodRecord, message: str, *, waits: bool) -> list[EmitEvent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from app.core.explain import queue_listing, status
 from app.core.explain.backlog_stats import BacklogStats, WaitGroup, groups, pressure
@@ -10,7 +10,6 @@ from app.core.explain.entitlements import Entitlement, owed
 from app.core.explain.evaluate import why
 from app.core.explain.explain_context import ExplainContext, Position, SharedRow, workload_of
 from app.core.explain.leader_state import LeaderState, leader_message
-from app.core.explain.messages import explain
 from app.core.explain.reasons import Why
 from app.core.explain.search import Search
 from app.core.explain.snapshot import Snapshot, snapshot
@@ -47,9 +46,6 @@ from app.core.scheduling.blocked_evictions import BlockedReclaim
 from app.core.scheduling.release_backoff import ReleaseBackoff
 from app.core.scheduling.reservation import Reservations
 from app.core.usage.tracker import UsageTracker
-
-IN_FULL = 100
-"""Number of pods per batch with a full explanation. Events of others are late or dropped anyway."""
 
 
 class EngineQueries:
@@ -150,14 +146,10 @@ class EngineQueries:
         self._learn(tracked)
         return why(tracked, self._context())
 
-    def texts(self, held: Iterable[PodRecord]) -> Iterator[tuple[PodRecord, str]]:
-        """Yield wait reasons for the owners of held pods, in full only for the first pods."""
-        for number, tracked in enumerate(held):
-            if number < IN_FULL:
-                self._learn(tracked)
-                yield tracked, why(tracked, self._context()).text
-            else:
-                yield tracked, explain(tracked, self._registry)
+    def wait_reason(self, uid: Uid) -> str | None:
+        """Return a sentence about why a held pod waits; None for any other pod."""
+        found = self.why(uid)
+        return found.text if found is not None else None
 
     def held(self, uid: Uid) -> HeldView | None:
         """Return how a held pod waits, as part of its gang if it has one; None for any other."""

@@ -7,20 +7,15 @@ before the restart doubles each time, because the failure may be permanent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from app.core.effects import Effect, EmitEvent, EventReason, EvictPod
 from app.core.lifecycle.eviction_limit import EvictionLimit
 from app.core.lifecycle.gang_readiness import GangReadiness, released
-from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
+from app.core.lifecycle.pod_record import Gang, GangKey
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, Uid
 from app.core.policy import Mode, Policy
 from app.core.retry import Backoff, RetrySchedule
-
-Explain = Callable[[PodRecord, PodRegistry], str]
-"""Returns the wait reason of a held pod as a sentence."""
 
 CAUSE = "gang"
 """Cause of evictions by this module in metrics and in the audit chain."""
@@ -35,8 +30,8 @@ TOLD = 10
 class GangTimeouts:
     """Evicts incomplete gangs. It acts only while this engine leads."""
 
-    def __init__(self, registry: PodRegistry, explain: Explain, restraint: EvictionLimit) -> None:
-        self._registry, self._explain = registry, explain
+    def __init__(self, registry: PodRegistry, restraint: EvictionLimit) -> None:
+        self._registry = registry
         self._restraint = restraint
         self._halted: Millis | None = None
         """Since when binding is stalled and gangs are not judged, or None."""
@@ -113,9 +108,7 @@ class GangTimeouts:
 
     def _report(self, gang: Gang) -> list[EmitEvent]:
         held = [m for m in gang.members if m.life is PodState.HELD][:TOLD]
-        return [
-            EmitEvent(m.ref, EventReason.WAITING, self._explain(m, self._registry)) for m in held
-        ]
+        return [EmitEvent(m.ref, EventReason.WAITING) for m in held]
 
     def _pause_while_stalled(self, now: Millis) -> None:
         """Stop the gang time-outs while binding is stalled."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.core.effects import Effect
 from app.core.lifecycle.eviction_limit import EvictionLimit
-from app.core.lifecycle.gang_timeouts import Explain, GangTimeouts
+from app.core.lifecycle.gang_timeouts import GangTimeouts
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.scheduling_timeout import SchedulingTimeouts
@@ -16,15 +16,12 @@ from app.core.placement.autoscaling_backoff import AutoscalingBackoff
 
 
 class UnboundPods:
-    """Combines `SchedulingTimeouts` and `GangTimeouts`.
+    """Combines `SchedulingTimeouts` and `GangTimeouts`."""
 
-    `explain` returns the wait reason of a held pod as text.
-    """
-
-    def __init__(self, registry: PodRegistry, growth: AutoscalingBackoff, explain: Explain) -> None:
+    def __init__(self, registry: PodRegistry, growth: AutoscalingBackoff) -> None:
         restraint = EvictionLimit(registry.binding)
         self._unbound = SchedulingTimeouts(registry, growth, restraint)
-        self._broken = GangTimeouts(registry, explain, restraint)
+        self._broken = GangTimeouts(registry, restraint)
 
     def start_term(self) -> None:
         """Start a leader term."""

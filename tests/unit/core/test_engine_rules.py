@@ -346,7 +346,7 @@ def test_what_no_pool_can_serve_is_not_released(change: dict[str, object]) -> No
     assert not releases(effects)
     (tell,) = [e for e in effects if isinstance(e, EmitEvent)]
     assert tell.notice is EventReason.HELD
-    assert "not queued" in tell.message
+    assert "not queued" in (bench.engine.queries.wait_reason(tell.ref.uid) or "")
 
 
 def test_a_pod_is_released_when_the_other_gate_goes() -> None:
@@ -431,7 +431,7 @@ def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
     bench.see(held_pod("p1", "team", user="alice"))
     effects = bench.see(held_pod("p2", "team", user="alice"))
     (tell,) = [e for e in effects if isinstance(e, EmitEvent)]
-    assert tell.message == (
+    assert bench.engine.queries.wait_reason(tell.ref.uid) == (
         "queued: 2 of 2 in ns.team/alice; waits for 1 nvidia.com/gpu of pool default; "
         "1 of this user's own goes first"
     )

@@ -29,8 +29,17 @@ class Board:
         return b"{}"
 
 
+def nothing(_: Uid) -> None:
+    """The wait reason of a pod that does not wait."""
+
+
 def tell(name: str, message: str = "", notice: EventReason = EventReason.WAITING) -> EmitEvent:
     return EmitEvent(PodRef(Uid(name), "default", name), notice, message or name)
+
+
+def hold(name: str, notice: EventReason = EventReason.HELD) -> EmitEvent:
+    """An event that reports the wait reason."""
+    return EmitEvent(PodRef(Uid(name), "default", name), notice)
 
 
 async def run_for(announcer: PodAnnouncer, seconds: float) -> None:
@@ -40,7 +49,7 @@ async def run_for(announcer: PodAnnouncer, seconds: float) -> None:
 
 async def test_burst_passes_and_then_the_rate_holds() -> None:
     board = Board()
-    announcer = PodAnnouncer(board, rate=20.0, burst=5)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing, rate=20.0, burst=5)  # type: ignore[arg-type]
     for n in range(100):
         announcer.emit(tell(str(n)))
     await run_for(announcer, 0.5)
@@ -50,7 +59,7 @@ async def test_burst_passes_and_then_the_rate_holds() -> None:
 
 async def test_newer_notice_replaces_the_older() -> None:
     board = Board()
-    announcer = PodAnnouncer(board)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing)  # type: ignore[arg-type]
     announcer.emit(tell("a", "4th"))
     announcer.emit(tell("a", "released", EventReason.RELEASED))
     announcer.emit(tell("a", "3rd"))
@@ -60,7 +69,7 @@ async def test_newer_notice_replaces_the_older() -> None:
 
 async def test_a_pod_that_is_released_at_once_gets_no_event() -> None:
     board = Board()
-    announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing, held_seconds=0.05)  # type: ignore[arg-type]
     for name in "ab":
         announcer.emit(tell(name, f"{name} held", EventReason.HELD))
     announcer.emit(tell("a", "a released", EventReason.RELEASED))
@@ -71,20 +80,51 @@ async def test_a_pod_that_is_released_at_once_gets_no_event() -> None:
     assert announcer.dropped == 2
 
 
-async def test_a_newer_reason_follows_the_event_held() -> None:
-    board = Board()
-    announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
+async def test_an_event_without_a_message_reports_the_reason_of_the_moment_it_is_sent() -> None:
+    board, reasons = Board(), {Uid("a"): "2 of 4 pods are there", Uid("b"): "gone before"}
+    announcer = PodAnnouncer(board, reasons.get, held_seconds=0.05)  # type: ignore[arg-type]
     for name in "ab":
-        announcer.emit(tell(name, f"{name}: 2 of 4 pods are there", EventReason.HELD))
-        announcer.emit(tell(name, f"{name}: queued: 3 of 3"))
-    announcer.emit(tell("b", "b released", EventReason.RELEASED))
+        announcer.emit(hold(name))
+        announcer.emit(hold(name, EventReason.WAITING))
+    reasons[Uid("a")] = "queued: 3 of 3"
+    del reasons[Uid("b")]
     await run_for(announcer, 0.2)
-    assert board.messages == ["a: 2 of 4 pods are there", "a: queued: 3 of 3"]
+    assert board.messages == ["queued: 3 of 3"]
+    assert announcer.dropped == 3
+    announcer.emit(hold("a", EventReason.WAITING))
+    await run_for(announcer, 0.05)
+    assert board.messages == ["queued: 3 of 3"] * 2
+
+
+async def test_a_message_about_something_else_is_sent_beside_the_event_held() -> None:
+    board, reasons = Board(), {Uid("a"): "queued: 3 of 3"}
+    announcer = PodAnnouncer(board, reasons.get, held_seconds=0.05)  # type: ignore[arg-type]
+    announcer.emit(hold("a"))
+    announcer.emit(tell("a", "its reclaim was put off"))
+    await run_for(announcer, 0.2)
+    assert board.messages == ["its reclaim was put off", "queued: 3 of 3"]
+
+
+async def test_a_pod_whose_event_waits_for_its_turn_gets_no_second_one() -> None:
+    board, reasons = Board(), {Uid(name): name for name in "ab"}
+    announcer = PodAnnouncer(
+        board,  # type: ignore[arg-type]
+        reasons.get,
+        rate=5.0,
+        burst=1,
+        held_seconds=0,
+    )
+    for name in "ab":
+        announcer.emit(hold(name))
+    await run_for(announcer, 0.05)
+    announcer.emit(hold("b", EventReason.WAITING))
+    await run_for(announcer, 0.6)
+    assert board.messages == ["a", "b"]
 
 
 async def test_a_release_that_explains_a_wait_replaces_the_event_held() -> None:
     board = Board()
-    announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing, held_seconds=0.05)  # type: ignore[arg-type]
     announcer.emit(tell("a", "a held", EventReason.HELD))
     release = replace(tell("a", "a released", EventReason.RELEASED), explains_wait=True)
     announcer.emit(release)
@@ -95,7 +135,7 @@ async def test_a_release_that_explains_a_wait_replaces_the_event_held() -> None:
 
 async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> None:
     board = Board()
-    announcer = PodAnnouncer(board, rate=5.0, burst=1, held_seconds=0)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing, rate=5.0, burst=1, held_seconds=0)  # type: ignore[arg-type]
     for name in "ab":
         announcer.emit(tell(name, f"{name} held", EventReason.HELD))
     await run_for(announcer, 0.05)
@@ -105,7 +145,7 @@ async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> No
 
 
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
-    announcer = PodAnnouncer(Board(), room=2)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(Board(), nothing, room=2)  # type: ignore[arg-type]
     for name in "abcd":
         announcer.emit(tell(name))
     assert announcer.dropped == 2
@@ -113,7 +153,7 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
 
 async def test_refusal_is_counted_and_does_not_end_it() -> None:
     board = Board()
-    announcer = PodAnnouncer(board)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing)  # type: ignore[arg-type]
     board.refuse = True
     announcer.emit(tell("a"))
     await run_for(announcer, 0.05)
@@ -130,13 +170,13 @@ def test_events_about_problems_are_warnings() -> None:
 
 async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None:
     board = Board()
-    announcer = PodAnnouncer(board, room=2)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing, room=2)  # type: ignore[arg-type]
     for name in "abcde":
         announcer.emit(tell(name))
     announcer.emit(EmitEvent(PodRef(Uid("f"), "other", "f"), EventReason.WAITING, "f"))
     announcer.emit(tell("g", "g released", EventReason.RELEASED))
     await run_for(announcer, 0.1)
-    assert board.messages == ["a", "b", "c; 2 more pods of this namespace wait too", "f"]
+    assert board.messages == ["a", "b", "e; 2 more pods of this namespace wait too", "f"]
     assert announcer.dropped == 5
     await run_for(announcer, 0.05)
     assert len(board.messages) == 4

@@ -52,10 +52,11 @@ def leader(quota: Quota) -> Engine:
 
 
 def told(engine: Engine, pod: Pod) -> list[str]:
-    """Create a pod; return the messages of its Held events."""
+    """Create a pod; return the wait reasons of its Held events."""
     engine.handle(ev.PodObserved(NOW, pod))
     effects = engine.handle(ev.Pass(NOW))
-    return [e.message for e in effects if isinstance(e, EmitEvent) and e.notice is EventReason.HELD]
+    told = [e for e in effects if isinstance(e, EmitEvent) and e.notice is EventReason.HELD]
+    return [engine.queries.wait_reason(e.ref.uid) or "" for e in told]
 
 
 def test_who_is_at_the_limit_is_told_the_numbers() -> None:

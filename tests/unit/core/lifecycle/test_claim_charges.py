@@ -269,8 +269,8 @@ def test_a_pod_waits_for_a_claim_that_is_not_there_and_is_told_so() -> None:
     bench = Bench()
     assert bench.see(pod("p", "c", "d")) == []
     assert bench.rule("p") is Rule.CLAIM
-    [told] = [each.message for each in bench.told if each.notice is EventReason.HELD]
-    assert "no resource claim for c, d yet" in told
+    [told] = [each.ref.uid for each in bench.told if each.notice is EventReason.HELD]
+    assert "no resource claim for c, d yet" in (bench.engine.queries.wait_reason(told) or "")
     assert bench.put(claim("c", gpus())) == []
     assert bench.put(claim("d", gpus())) == ["p"]
 

@@ -98,7 +98,8 @@ def test_however_many_groups_wait_each_is_judged_once() -> None:
     bench = Bench(node("a"))
     first = spaced("first", gpus=8)
     bench.see(first)
-    bench.see(*(spaced(f"p{n}", APART._replace(group=f"g{n}"), gpus=8) for n in range(2 * FEW)))
+    many = range(2 * FEW + 1)
+    bench.see(*(spaced(f"p{n}", APART._replace(group=f"g{n}"), gpus=8) for n in many))
     company = bench.engine._placement.company
     for _ in range(3):  # the expected number of pods, and then twice as many
         again = replace(first, uid=Uid("again"), name="again", priority=9)
