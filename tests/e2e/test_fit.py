@@ -12,7 +12,17 @@ from itertools import count
 import pytest
 
 from app.core.errors import ClusterError
-from tests.support.cluster_driver import GATE, GPU, Object, Stage, gates, name_of, pod, until
+from tests.support.cluster_driver import (
+    GATE,
+    GPU,
+    NeverTrueError,
+    Object,
+    Stage,
+    gates,
+    name_of,
+    pod,
+    until,
+)
 
 NUMBERS = count(1)
 ML = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
@@ -89,7 +99,10 @@ class Site(Stage):
         return "\n".join(str(event["message"]) for event in events)
 
     def hears(self, name: str, words: str) -> None:
-        until(f"{name} is told: {words}", lambda: words in self.told(name))
+        try:
+            until(f"{name} is told: {words}", lambda: words in self.told(name))
+        except NeverTrueError as error:
+            raise NeverTrueError(f"{error}; it was told: {self.told(name)}") from error
 
     def where(self) -> dict[str, str]:
         """Return the node of each running pod."""

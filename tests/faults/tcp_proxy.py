@@ -146,8 +146,10 @@ class Cable:
 
     async def _shut(self) -> None:
         self._server.close()
-        # A connection that was just accepted gets its task in the next iteration of the loop. An
-        # aborted transport closes its socket two iterations later.
+        # A connection that was just accepted has a task that did not begin. Cancelled now, the task
+        # would leave its socket open; after one iteration it closes it.
+        await asyncio.sleep(0)
+        # An aborted transport closes its socket two iterations later.
         for _ in range(LAST_ROUNDS):
             self._drop()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}

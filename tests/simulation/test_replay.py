@@ -223,7 +223,7 @@ def test_without_matplotlib_a_picture_is_refused_with_how_to_install_it(
 ) -> None:
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InvalidInput, match=r"pip install 'fairgate\[plot\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install '\.\[plot\]' in the source"):
         run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=tmp_path / "held.png"))
 
 
