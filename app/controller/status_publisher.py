@@ -22,7 +22,7 @@ from app.core.errors import ClusterError
 from app.core.explain.views import ClusterView
 from app.core.model import Millis, PoolName
 from app.core.retry import ServerBackoff
-from app.ports.cluster import StatusWriter
+from app.ports.cluster import StatusWriter, StoredCondition
 from app.ports.metrics import LeaderMetrics
 
 PERIOD_SECONDS = 1.0
@@ -61,11 +61,17 @@ class Publisher:
         self._published: dict[tuple[str, str], _Published] = {}
         self._period = 0
         self._turned: dict[tuple[str, str, str], Millis] = {}
+        self._stored: dict[str, Mapping[tuple[str, str], StoredCondition]] | None = None
+        """By kind: the conditions that were stored when this replica began to lead."""
         self._patience = ServerBackoff()
 
     async def publish_status(self) -> None:
         """Publish until cancelled."""
-        await periodic(PERIOD_SECONDS, self._leads, self._publish_changes, self._published.clear)
+        await periodic(PERIOD_SECONDS, self._leads, self._publish_changes, self._rest)
+
+    def _rest(self) -> None:
+        self._published.clear()
+        self._stored = None
 
     async def _publish_changes(self) -> None:
         queries = self._engine.queries
@@ -78,6 +84,8 @@ class Publisher:
             del self._published[key]
         self._turned = {k: at for k, at in self._turned.items() if k[:2] in statuses}
         self._period += 1
+        if self._stored is None and not await self._read_stored():
+            return
         await self._publish({k: s for k, s in statuses.items() if self._is_due(k, s)})
 
     def _is_due(self, key: tuple[str, str], status: ObjectStatus) -> bool:
@@ -91,6 +99,19 @@ class Publisher:
         amounts = replace(before.status, fields=status.fields, full=status.full)
         has_only_new_amounts = amounts == status
         return not has_only_new_amounts or self._period - before.period >= AMOUNTS_PERIODS
+
+    async def _read_stored(self) -> bool:
+        """Read the stored conditions, whose times remain while they hold. Return the success."""
+        try:
+            self._stored = {k: await self._writer.read_conditions(k) for k in ("tenants", "pools")}
+        except ClusterError as error:
+            wait = self._patience.after(error)
+            facts = {"why": str(error), "seconds": wait}
+            log.warning("stored conditions not read; tried again later", extra=facts)
+            await asyncio.sleep(wait)
+            return False
+        self._patience.fulfilled()
+        return True
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
         """Write statuses. Stop at the first failure and wait for the retry delay."""
@@ -137,8 +158,16 @@ class Publisher:
         for each in status.conditions:
             turned = (*key, each.kind)
             if held.get(each.kind) is not each.holds:
-                self._turned[turned] = self._clock()
+                self._turned[turned] = self._start(turned, status.uid, each.holds, new=not same)
             since = datetime.fromtimestamp(self._turned[turned] / 1000, UTC)
             moment = {"lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
             written.append({**each.written(), **moment, **observed})
         return {**status.fields, **observed, "conditions": written}
+
+    def _start(self, turned: tuple[str, str, str], uid: str, holds: bool, *, new: bool) -> Millis:
+        """Return since when a condition holds. `new`: this replica wrote no status before."""
+        kind, name, condition = turned
+        stored = (self._stored or {}).get(kind, {}).get((name, condition)) if new else None
+        if stored is not None and (stored.uid, stored.holds) == (uid, holds):
+            return stored.since
+        return self._clock()

@@ -13,8 +13,10 @@ from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.core.well_known import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY
 from app.k8s_types.deep_json import Decoder
 from app.kube.client import JSON, JSON_PATCH, MERGE_PATCH, Client
+from app.kube.convert import read_time
 from app.kube.informer.sources import GROUP
 from app.ports.api import Stored
+from app.ports.cluster import StoredCondition
 
 VERSION = "fairgate.io/v1alpha1"
 KINDS = {"tenants": "Tenant", "pools": "Pool"}
@@ -164,6 +166,21 @@ class ResourceStatus:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+
+    async def read_conditions(self, kind: str) -> dict[tuple[str, str], StoredCondition]:
+        """Return the stored conditions by object and type. Raises ClusterError.
+
+        A condition without a time is left out.
+        """
+        answer = _anything.decode(await self._client.request("GET", f"{GROUP}/{kind}"))
+        found = {}
+        for item in answer["items"]:
+            name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+            for each in item.get("status", {}).get("conditions", ()):
+                if written := each.get("lastTransitionTime"):
+                    holds, since = each["status"] == "True", read_time("status", written)
+                    found[name, each["type"]] = StoredCondition(uid, holds, since)
+        return found
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         """Merge `status` into the status of a tenant, pool or policy. None removes a field.

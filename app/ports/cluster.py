@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.core.admission.submitters import OwnerRef
 from app.core.effects import (
@@ -153,8 +153,22 @@ class EventEmitter(Protocol):
     def emit(self, notice: EmitEvent) -> None: ...
 
 
+class StoredCondition(NamedTuple):
+    """The value of a stored condition, its last transition, and the uid of its object."""
+
+    uid: str
+    holds: bool
+    since: Millis
+
+
 class StatusWriter(Protocol):
     """Writes the status of Tenant and Pool resources."""
+
+    async def read_conditions(self, kind: str) -> Mapping[tuple[str, str], StoredCondition]:
+        """Return the stored conditions of all objects, by object and type. Raises ClusterError.
+
+        `kind` is `tenants` or `pools`.
+        """
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         """Merge `status` into the status of the object. `kind` is `tenants` or `pools`."""

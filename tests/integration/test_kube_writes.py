@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from app.core.effects import EmitEvent, EventReason, PodRef
-from app.core.model import Uid
+from app.core.model import Millis, Uid
 from app.kube.client import Client
 from app.kube.event_recorder import PodAnnouncer
 from app.kube.informer.sources import GROUP
 from app.kube.secrets import Bundle
 from app.kube.tenants_pools import ResourceStatus
+from app.ports.cluster import StoredCondition
 
 EVENTS = "/api/v1/namespaces/default/events"
 
@@ -74,6 +75,14 @@ async def test_status_is_merged_and_the_spec_left_alone(
     stored = json.loads(await client.request("GET", f"{GROUP}/tenants/{name}"))
     assert stored["spec"]["weight"] == "2"
     assert stored["status"] == {"pending": 4, "share": "0.5"}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    await writer.write_status(
+        "tenants", name, {"conditions": [ready, {"type": "Other", "status": "True"}]}
+    )
+    stored_conditions = await writer.read_conditions("tenants")
+    found = {kind: each for (of, kind), each in stored_conditions.items() if of == name}
+    since = Millis(1_767_323_045_000)
+    assert found == {"Ready": StoredCondition(stored["metadata"]["uid"], True, since)}
     await client.request("DELETE", f"{GROUP}/tenants/{name}")
     await writer.write_status("tenants", name, {"pending": 5})  # gone meanwhile: no error
 

@@ -35,6 +35,7 @@ from app.core.model import (
     TenantName,
 )
 from app.core.quantities import PODS, ManagedResources
+from app.ports.cluster import StoredCondition
 from app.ports.liveness import Liveness, Steps
 from tests.fakes.fake_checkpoint_store import FakeKeeper
 from tests.fakes.fake_claim_protector import FakeClaims
@@ -162,11 +163,16 @@ class Written:
     """`ports.cluster.StatusWriter` that stores its writes."""
 
     statuses: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
+    stored: dict[tuple[str, str, str], StoredCondition] = field(default_factory=dict)
+    """By kind, name and type: the conditions before the first write."""
     writes: int = 0
     refusal: ClusterError | None = None
     """Raised once."""
     lost: ClusterError | None = None
     """Raised once, after the write."""
+
+    async def read_conditions(self, kind: str) -> dict[tuple[str, str], StoredCondition]:
+        return {(name, of): each for (k, name, of), each in self.stored.items() if k == kind}
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         if self.refusal is not None:

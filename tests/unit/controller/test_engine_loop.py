@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as changed
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.well_known import HELD
+from app.ports.cluster import StoredCondition
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_evictor import FreePod
 from tests.fakes.fake_store import FakeStore, Memory
@@ -264,6 +266,41 @@ async def test_status_is_published_for_tenants_that_exist() -> None:
         assert status["used"] == {"nvidia.com/gpu": "2"}
         assert status["observedGeneration"] == 3
         assert set(rig.written.statuses) == {("tenants", "t")}
+
+
+async def test_a_new_leader_keeps_the_times_of_conditions_that_still_hold() -> None:
+    rig, since = Rig(), Millis(5_000)
+    rig.written.stored = {
+        ("tenants", "t", "Ready"): StoredCondition("u1", True, since),
+        ("tenants", "t", "QuotasInForce"): StoredCondition("u1", False, since),
+        ("tenants", "anew", "Ready"): StoredCondition("of an earlier object", True, since),
+    }
+    async with running(rig):
+        rig.now = Millis(60_000)
+        for name, uid in (("t", "u1"), ("anew", "u2")):
+            tenant = Tenant(TenantName(name), Millis(0), namespaces=(name,), uid=uid)
+            await rig.hear(ev.TenantObserved(Millis(0), tenant))
+        rig.lead.free.set()
+        await until(lambda: len(rig.written.statuses) == 2)
+        found = times(rig, "t")
+        assert (found["Ready"], found["QuotasInForce"]) == ("00:05", "01:00")
+        assert times(rig, "anew")["Ready"] == "01:00"
+
+
+def times(rig: Rig, name: str) -> dict[str, str]:
+    """Return minutes and seconds of the last transition of each condition of a tenant."""
+    found: Any = rig.written.statuses["tenants", name]["conditions"]
+    return {each["type"]: each["lastTransitionTime"][14:19] for each in found}
+
+
+async def test_conditions_that_cannot_be_read_are_read_later() -> None:
+    rig = Rig()
+    rig.written.refusal = ClusterUnavailable("the API server does not answer")
+    async with running(rig):
+        await rig.hear(ev.TenantObserved(Millis(0), Tenant(TenantName("t"), Millis(0))))
+        rig.lead.free.set()
+        await until(lambda: ("tenants", "t") in rig.written.statuses)
+        assert rig.written.refusal is None
 
 
 def guaranteed(
