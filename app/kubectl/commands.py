@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from operator import itemgetter
 from typing import Any
 
-from app.core.errors import ClusterRefused, InvalidInput
+from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.safe_text import all_visible, visible
 from app.kubectl import (
     arguments,
@@ -327,3 +327,19 @@ def set_weight(
         write(explain.change(visible(who), weight, all_visible(found)), output)
     else:
         write(f"{visible(who)} weighs {weight} from now on.")
+    if user is not None:
+        _warn_if_unknown(client, tenant, user)
+
+
+def _warn_if_unknown(client: ApiClient, tenant: str, user: str) -> None:
+    """Warn of a user without pods in the tenant: the name may be misspelt."""
+    try:
+        found, _ = client.pages(f"/tenants/{segment(tenant)}/users")
+    except ClusterError:
+        return  # the weight is set; not every caller who may do that may see who has pods
+    with_pods = {each["name"] for each in found["items"] if each["used"] or each["pending"]}
+    if user not in with_pods:
+        warn(
+            f"no pod of user {user} waits or runs in tenant {tenant}, so check the spelling: names "
+            "are those of kubectl auth whoami."
+        )

@@ -281,8 +281,8 @@ def test_names_are_one_segment_of_the_path(rest: Rest, run: Run) -> None:
     rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.stored()
     code, out, _ = run("weights", "set", "team-a", "--user", name, "2")
     assert (code, out) == (0, f"User {name} of tenant team-a weighs 2 from now on.\n")
-    assert rest.asked[-1].body == {"weight": "2"}
-    assert "dryRun" not in rest.asked[-1].query
+    [asked] = [each for each in rest.asked if each.body == {"weight": "2"}]
+    assert "dryRun" not in asked.query
 
 
 def test_a_tenant_is_weighed(rest: Rest, run: Run) -> None:
@@ -298,7 +298,7 @@ def test_a_dry_run_tells_whose_share_would_change(rest: Rest, run: Run) -> None:
     route, line = "PUT /tenants/team-a/users/bob/weight", ("set", "team-a", "--user", "bob", "2")
     rest.answers[route] = answers.change()
     hold("weights-set-dry-run", run("weights", *line, "--dry-run"))
-    assert rest.asked[-1].query == {"dryRun": "true"}
+    assert {"dryRun": "true"} in [each.query for each in rest.asked]
     rest.answers[route] = answers.change(to_nobody=True)
     hold("weights-set-dry-run-empty", run("weights", *line, "--dry-run"))
 
@@ -426,6 +426,22 @@ def test_why_prints_the_scores_of_an_api_that_gives_no_rule(rest: Rest, run: Run
     rest.raw["GET /v1/workloads/team-a/train-7"] = answer
     _, out, _ = run("why", "train-7", "-n", "team-a")
     assert "team-b: 0.125 against 0.3125 of team-a\n" in out
+
+
+@pytest.mark.parametrize(("user", "warned"), [("alice@example.com", False), ("alcie", True)])
+def test_a_weight_of_a_user_without_pods_is_set_with_a_warning(
+    user: str, warned: bool, rest: Rest, run: Run
+) -> None:
+    rest.answers[f"PUT /tenants/team-a/users/{user}/weight"] = answers.stored()
+    code, out, err = run("weights", "set", "team-a", "--user", user, "2")
+    assert (code, f"User {user} of tenant team-a weighs 2" in out) == (0, True)
+    assert (f"no pod of user {user} waits or runs in tenant team-a" in err) == warned
+
+
+def test_without_the_right_to_see_users_no_name_is_doubted(rest: Rest, run: Run) -> None:
+    rest.answers["PUT /tenants/team-a/users/bob/weight"] = answers.stored()
+    rest.refuse("GET /tenants/team-a/users", 403, "bob may not get tenants/queue.")
+    assert run("weights", "set", "team-a", "--user", "bob", "2")[::2] == (0, "")
 
 
 @pytest.mark.parametrize("line", ["pools", "weights", "weights set team-a 3"])
