@@ -11,7 +11,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
-from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from app.core.errors import StoreError, StoreForeign, StoreFull, StoreUnavailable
 from app.store import redis_url
@@ -93,6 +93,12 @@ class Server:
                 return StoreUnavailable(f"{told} did not answer in {redis_url.ANSWER_SECONDS:g} s.")
             case redis_errors.ResponseError():
                 return _refusal(told, error)
+            case MasterNotFoundError():  # its text contains all options of each connection
+                master = str(error).partition("'")[2].partition("'")[0]
+                return StoreUnavailable(
+                    f"{told}: no sentinel names a primary {master!r}; check that the sentinels "
+                    "run, and the name in the redis URL."
+                )
             case _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 why = str(error).rpartition("verify failed: ")[2].partition(" (_ssl")[0]
                 return StoreUnavailable(

@@ -163,10 +163,10 @@ def _redis(url: str, namespace: str, faults: Iterable[str]) -> Section:
         )
     value: dict[str, str] = {"url": url}
     comment = [f"Not in order: {visible(fault)[:LONGEST_FAULT]}" for fault in faults]
-    if urlsplit(url).password:
+    if urlsplit(url).username is not None:  # a password may be in the place of the user
         value = {"existingSecret": SECRET}
         comment += [
-            "The URL contains a password, so it must be in a Secret:",
+            "The URL contains a login, so it must be in a Secret:",
             f"kubectl create secret generic {SECRET} --namespace {namespace} --from-file=url=FILE",
         ]
     return Section("redis", value, "\n".join(comment), {})

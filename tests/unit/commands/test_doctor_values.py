@@ -130,10 +130,12 @@ def test_values_of_an_installation_keep_its_own_settings() -> None:
     assert values["extraExemptNamespaces"] == ["calico-system", "cilium"]
 
 
-def test_a_password_of_redis_is_not_written() -> None:
+@pytest.mark.parametrize("login", [":secret", "user:secret", "secret", "secret:"])
+def test_a_password_of_redis_is_not_written(login: str) -> None:
     seen = look(cluster())
-    text = as_yaml(chart_values(seen, HOME, "redis://:secret@redis:6379/0"))
+    text = as_yaml(chart_values(seen, HOME, f"redis://{login}@redis:6379/0"))
     assert "secret@" not in text
+    assert "secret:" not in text
     assert yaml.safe_load(text)["redis"] == {"existingSecret": "fairgate-redis-url"}
     assert values_of(seen, "redis://redis:6379/0")["redis"] == {"url": "redis://redis:6379/0"}
 
