@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis
@@ -108,6 +108,32 @@ class TenantsAndPools(Protocol):
 
     async def delete(self, kind: str, before: Stored, by: str, dry_run: bool = False) -> bool:
         """Delete the object. Return False if it changed since `before`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """A Kubernetes event of a pod: its last time, and how often it was sent by `source`."""
+
+    at: Millis
+    reason: str
+    message: str
+    source: str
+    warning: bool
+    count: int
+
+
+class EventList(NamedTuple):
+    """Events, newest first. `is_cut`: there are more."""
+
+    items: Sequence[PodEvent]
+    is_cut: bool
+
+
+class PodEvents(Protocol):
+    """Reads the events of pods. May raise ClusterError."""
+
+    async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
+        """Return the last `limit` events of all pods that had this name in this namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from app.core.quantities import ManagedResources
 from app.kube.access_review import Reviews
 from app.kube.api_aggregation import ApiServiceBundle, FrontProxy
 from app.kube.device_selectors import DeviceSelectors
+from app.kube.event_reader import PodEventReader
 from app.kube.proposed_pods import ProposedPods
 from app.kube.tenants_pools import KubeResources
 from app.sim.forecast.estimates import Estimates
@@ -98,6 +99,7 @@ async def api(process: RoleProcess) -> None:
         runs,
         chain,
         KubeResources(process.client),
+        PodEventReader(process.client),
         reporting_of(process),
         queues=RedisReader(server, settings.cluster),
         managed=managed,

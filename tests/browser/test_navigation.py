@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
 from app.core import events as ev
-from app.core.model import Uid
+from app.core.model import Millis, Uid
+from app.ports.api import PodEvent
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
 from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, held, pool, served, tenant
@@ -221,6 +223,37 @@ def test_the_drawer_shows_the_answer_of_the_api(opens: Opens, place: Served) -> 
         assert amount.replace("nvidia.com/gpu", "GPUs") in text
     dialog.get_by_role("link", name=f"What is {told['rule']}?").click()
     expect(page.locator("[aria-current=true] dt")).to_have_text(told["rule"])
+
+
+def test_the_drawer_shows_what_happened_to_the_pod(opens: Opens, place: Served) -> None:
+    events = place.cluster.events
+    place.cluster.rights.granted |= {("list", "events/robotics"), ("get", "pods")}
+    page = live(opens, place, "pods/robotics/wait-0")
+    dialog = page.get_by_role("dialog", name=POD)
+    expect(dialog).to_contain_text("There is no event. Kubernetes deletes events after an hour")
+    told = "queued: 1 of 7; more: kubectl fairgate why wait-0 -n robotics"
+    events.add("robotics", "wait-0", PodEvent(NOW, "Held", told, "fairgate", False, 1))
+    taint, later = "0/4 nodes: <b>taint</b>", Millis(NOW + 60_000)
+    failed = PodEvent(later, "FailedScheduling", taint, "default-scheduler", True, 3)
+    events.add("robotics", "wait-0", failed)
+    place.deliver(ev.PodGone(NOW, Uid("robotics/wait-0")))
+    page.reload()
+    expect(dialog).to_contain_text("This pod does not wait or run under Fairgate.")
+    happened = dialog.locator(".happened li")
+    expect(happened).to_have_count(2)
+    first, second = happened.all_inner_texts()
+    assert f"Warning: FailedScheduling (3 times) from default-scheduler: {taint}" in first
+    assert second.endswith("Held: queued: 1 of 7")
+    at = f"{datetime.fromtimestamp(later / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    assert happened.first.locator("time").get_attribute("datetime") == at
+
+
+def test_without_the_right_the_drawer_names_it(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    go(page, "pods/robotics/wait-0")
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "To see the events of this pod, you need the right to list events in namespace robotics."
+    )
 
 
 def test_no_two_entries_of_a_list_have_the_same_key(opens: Opens, place: Served) -> None:

@@ -50,6 +50,7 @@ from app.web.server.server import Listener, Servers
 from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
 from tests.fakes.fake_authorizer import Rights
+from tests.fakes.fake_pod_events import FakePodEvents
 from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.fakes.fake_usage_records import FakeRuns
@@ -100,6 +101,7 @@ class ApiCluster:
     age: int = 0
     enforcement: EnforcementResult | None = None
     resources: FakeResources = field(default_factory=FakeResources)
+    events: FakePodEvents = field(default_factory=FakePodEvents)
     simulations: Simulations | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +139,7 @@ class ApiCluster:
             runs=self.past,
             chain=FakeTrail(self.stream),
             resources=self.resources,
+            events=self.events,
             simulations=self.simulations,
         )
 

@@ -39,6 +39,7 @@ from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
 from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_forecasts import FakeForecasts
+from tests.fakes.fake_pod_events import FakePodEvents
 from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_reports import FakeReporter
 from tests.fakes.fake_tenants_and_pools import FakeResources
@@ -63,6 +64,7 @@ def context(authority: Authorizer) -> RouteContext:
         runs=FakeRuns(),
         chain=FakeTrail(),
         resources=FakeResources(),
+        events=FakePodEvents(),
         reporter=FakeReporter(),
         queues=FakeQueues(engine),
         managed=managed,

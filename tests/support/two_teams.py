@@ -46,6 +46,7 @@ ADMIN: set[Right] = {
     ("create", "simulations", ""),
     ("get", "stream", ""),
     ("get", f"{OURS}:pods", ""),
+    ("list", f"{OURS}:events", ""),
     ("create", f"{OURS}:pods", ""),
 }
 PEOPLE: dict[str, set[Right]] = {
@@ -68,6 +69,7 @@ PEOPLE: dict[str, set[Right]] = {
         for what in (
             *("tenants", "tenants/users", "tenants/queue", "tenants/usage", "pools", "quotas"),
             *("audit", "simulations", "stream", f"{OURS}:pods", f"{THEIR_NAMESPACE}:pods"),
+            *(f"{OURS}:events", f"{THEIR_NAMESPACE}:events"),
         )
     },
 }

@@ -172,6 +172,17 @@ class Access:
             "the pod is required.",
         )
 
+    async def need_events(self, identity: Identity, namespace: str) -> None:
+        """Raise Refused (403) unless RBAC lets the caller `list` the events of a namespace."""
+        if not await self._authority.allows(
+            identity, "list", "events", group="", namespace=namespace
+        ):
+            raise Refused(
+                403,
+                f"{identity.name} may not list events in namespace {namespace}; ask for this right "
+                "there.",
+            )
+
     async def need_create(self, identity: Identity, kind: str, namespace: str) -> None:
         """Raise Refused (403) unless RBAC lets the caller create pods or objects of a kind."""
         for group, resource in (PODS, CREATORS[kind]):

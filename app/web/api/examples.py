@@ -154,6 +154,24 @@ QUEUE = _page(_HELD, tenant="team-b", pending=5)
 POOLS, POOL = _page(_POOL), _shown({**_POOL, "members": [_NODE]})
 QUOTAS = _page(_QUOTA, at="2026-11-22T01:09:02Z")
 WORKLOAD = _shown(_WHY)
+EVENTS = _shown(
+    {
+        "items": [
+            {
+                "at": "2026-11-22T01:09:04Z",
+                "reason": "Held",
+                "message": (
+                    "queued: 1 of 1 in team-b/alice@example.com; waits for 8 nvidia.com/gpu of "
+                    "pool default; more: kubectl fairgate why train-0 -n team-b"
+                ),
+                "source": "fairgate",
+                "warning": False,
+                "count": 1,
+            }
+        ],
+        "more": False,
+    }
+)
 TRIAL = _shown(
     {
         "namespace": "team-b",

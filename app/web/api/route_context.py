@@ -13,7 +13,7 @@ from app.core.explain.queries import EngineQueries
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, TenantName
 from app.core.quantities import ManagedResources
-from app.ports.api import EnforcementResult, PastQuotas, TenantsAndPools
+from app.ports.api import EnforcementResult, PastQuotas, PodEvents, TenantsAndPools
 from app.ports.audit import AuditReader, Reporter
 from app.ports.forecasts import Forecasts, ProposalReader, Simulations, Trials
 from app.ports.store import QueueReader, UsageRecordReader
@@ -54,6 +54,7 @@ class RouteContext:
     runs: UsageRecordReader
     chain: AuditReader
     resources: TenantsAndPools
+    events: PodEvents
     reporter: Reporter
     queues: QueueReader
     managed: ManagedResources

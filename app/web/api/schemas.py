@@ -248,6 +248,27 @@ class WorkloadModel(QueuedWorkload):
     remedies: list[str]
 
 
+class EventShown(ResponseModel):
+    """A Kubernetes event of a pod.
+
+    `at`: when it was last sent. `count`: how often. `source`: the component that sent it.
+    """
+
+    at: datetime
+    reason: str
+    message: str
+    source: str
+    warning: bool
+    count: int
+
+
+class EventsModel(ResponseModel):
+    """The events of all pods that had this name, newest first. `more`: there are older ones."""
+
+    items: list[EventShown]
+    more: bool
+
+
 class UsageRow(ResponseModel):
     """Usage, grouped by the requested keys. Keys that were not requested are absent.
 

@@ -1,25 +1,26 @@
-"""Route /workloads: why a pod waits, or where it was released to."""
+"""Routes under /workloads: why a pod waits or where it was released to, and its events."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from app.core.explain.messages import AWAITS, LACKS
 from app.core.explain.views import ReleasedView
 from app.core.model import Uid
+from app.ports.api import PodEvent
 from app.ports.auth import Identity
 from app.web.api import examples
 from app.web.api.formatting import as_json, moment, quantities
 from app.web.api.queues import waiting
 from app.web.api.refused import Refused
 from app.web.api.route_context import NamespacePath, PodPath, RouteContext
-from app.web.api.schemas import WorkloadModel
+from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
 
 
 def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
-    """Add the route under /workloads."""
+    """Add the routes under /workloads."""
     access = context.access
     caller = Depends(access.caller)
 
@@ -44,6 +45,33 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
                 "finished, requests no managed resource, or does not exist.",
             )
         return as_json(found)
+
+    @routes.get(
+        "/workloads/{namespace}/{pod}/events",
+        summary="What happened to a pod: its Kubernetes events",
+        responses=examples.EVENTS,
+    )
+    async def events(
+        namespace: NamespacePath,
+        pod: PodPath,
+        limit: Annotated[int, Query(ge=1, le=500, description="Most events.")] = 50,
+        identity: Identity = caller,
+    ) -> EventsModel:
+        """The API server keeps events for an hour, unless it is configured otherwise."""
+        await access.need_events(identity, namespace)
+        found = await context.events.of_pod(namespace, pod, limit)
+        return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
+
+
+def _shown(event: PodEvent) -> EventShown:
+    return EventShown(
+        at=moment(event.at),
+        reason=event.reason,
+        message=event.message,
+        source=event.source,
+        warning=event.warning,
+        count=event.count,
+    )
 
 
 async def _sees(identity: Identity, uid: Uid | None, context: RouteContext) -> bool:

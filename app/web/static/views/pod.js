@@ -1,11 +1,15 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
-import { ago, amounts, estimateText, lasting, sentence, visible } from "../format.js";
+import { ago, amounts, estimateText, exactMoment, lasting, sentence, visible } from "../format.js";
 import { Rule, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
 
 const AGAIN = 4;
+const EVENTS_AGAIN = 20;
+
+/** The end of an event's message that names the command for details, which this panel shows. */
+const HINT = /; more: kubectl fairgate why .*$/;
 
 /** Terms that names of compared numbers contain. */
 const COMPARED = ["limit", "guarantee", "gang", "pool", "score"];
@@ -33,6 +37,7 @@ export function PodDrawer({ namespace, name, ask }) {
       <button type="button" onClick=${closePod}>Close</button>
     </div>
     <${Body} answer=${answer} namespace=${namespace} name=${name} />
+    <${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} />
   </aside>`;
 }
 
@@ -73,6 +78,24 @@ function Body({ answer, namespace, name }) {
     <${Copy} text=${`kubectl fairgate why ${name} -n ${namespace}`} />
     <p class="note">As of ${age < 0.5 ? "now" : `${lasting(age)} ago`}. It is read again every ${AGAIN} s.</p>
   `;
+}
+
+/** What happened to the pod, from its Kubernetes events, newest first. */
+function Events({ ask, path, namespace }) {
+  const { data, error } = useAnswer(ask, path, EVENTS_AGAIN);
+  if (!data && !error) return null;
+  return html`<h3>What happened</h3>${data ? html`<${Happened} events=${data} />` : html`<p class="note">${
+    error.status === 403 ? `To see the events of this pod, you need the right to list events in namespace ${visible(namespace)}.` : visible(error.message)
+  }</p>`}`;
+}
+
+function Happened({ events }) {
+  if (!events.items.length) return html`<p class="note">There is no event. Kubernetes deletes events after an hour, unless it is configured otherwise.</p>`;
+  return html`<ul class="happened">${events.items.map((event, place) => html`<li key=${place}>
+      <time datetime=${event.at}>${exactMoment(new Date(event.at))}</time> <strong>${event.warning ? "Warning: " : ""}${visible(event.reason)}</strong>${event.count > 1 ? ` (${event.count} times)` : ""}
+      ${event.source && event.source !== "fairgate" ? ` from ${visible(event.source)}` : ""}: ${visible(event.message.replace(HINT, ""))}
+    </li>`)}</ul>
+    ${events.more ? html`<p class="note">Older events are left out: kubectl describe pod shows all.</p>` : null}`;
 }
 
 function Fact({ name, term, children }) {

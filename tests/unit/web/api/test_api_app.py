@@ -8,6 +8,7 @@ from app.ports.liveness import Liveness
 from app.web.api import examples, problems
 from app.web.api.app import api_app
 from app.web.api.schemas import (
+    EventsModel,
     PageModel,
     PoolShown,
     PoolWhole,
@@ -174,6 +175,7 @@ async def test_readiness_lists_what_is_missing(both: Both) -> None:
         ("pools/{pool}", examples.POOL, PoolWhole),
         ("quotas", examples.QUOTAS, Quotas),
         ("workloads/{namespace}/{pod}", examples.WORKLOAD, WorkloadModel),
+        ("workloads/{namespace}/{pod}/events", examples.EVENTS, EventsModel),
     ],
 )
 async def test_each_example_is_an_answer_that_could_be(

@@ -45,6 +45,8 @@ TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
     "GET /v1/quotas": ("", None, ("401", "403", "403", "200", "200")),
     "GET /v1/workloads/{namespace}/{pod}": (
         "", None, ("401", "403", "200 403 403", "200 200 403", "200 200 403")),
+    "GET /v1/workloads/{namespace}/{pod}/events": (
+        "", None, ("401", "403", "200 403 403", "403", "200 200 403")),
     "GET /v1/usage": (
         "?tenant={tenant}", None, ("401", "403", "200 403 403", "200", "200")),
     "GET /v1/releases": (

@@ -1,0 +1,124 @@
+"""Contract of reading the events of pods, for the fake and for a real API server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from app.core.errors import ClusterUnavailable
+from app.core.model import Millis
+from app.kube.client import Client
+from app.kube.event_reader import PodEventReader
+from app.ports.api import PodEvent, PodEvents
+from tests.fakes.fake_pod_events import FakePodEvents
+
+FIRST = Millis(1_767_323_045_000)
+
+
+class Place(Protocol):
+    """Events that can be created and read."""
+
+    reader: PodEvents
+
+    async def create(self, name: str, event: PodEvent) -> None: ...
+
+
+class Fake:
+    def __init__(self) -> None:
+        self.reader = FakePodEvents()
+
+    async def create(self, name: str, event: PodEvent) -> None:
+        self.reader.add("default", name, event)
+
+
+class Real:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.reader = PodEventReader(client)
+
+    async def create(self, name: str, event: PodEvent) -> None:
+        at = datetime.fromtimestamp(event.at / 1000, UTC)
+        await self.post(
+            name,
+            reason=event.reason,
+            message=event.message,
+            type="Warning" if event.warning else "Normal",
+            source={"component": event.source},
+            reportingComponent=event.source,
+            firstTimestamp=f"{at:%Y-%m-%dT%H:%M:%SZ}",
+            lastTimestamp=f"{at:%Y-%m-%dT%H:%M:%SZ}",
+            count=event.count,
+        )
+
+    async def post(self, name: str, **fields: Any) -> None:
+        body = {
+            "metadata": {"generateName": f"{name}."},
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": name},
+            **fields,
+        }
+        await self.client.request("POST", "/api/v1/namespaces/default/events", body=body)
+
+
+@pytest.fixture
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    client = await Client.connect(Path(request.getfixturevalue("cluster").kubeconfig))
+    yield client
+    await client.close()
+
+
+@pytest.fixture(params=["fake", "real"])
+def place(request: pytest.FixtureRequest) -> Place:
+    return Fake() if request.param == "fake" else Real(request.getfixturevalue("client"))
+
+
+@pytest.fixture
+def name() -> str:
+    return f"train-{uuid.uuid4().hex[:8]}"
+
+
+def event(seconds: int, reason: str, **changes: Any) -> PodEvent:
+    fields = {"message": f"{reason}: why", "source": "fairgate", "warning": False, "count": 1}
+    return PodEvent(Millis(FIRST + 1000 * seconds), reason, **{**fields, **changes})
+
+
+async def test_the_events_of_a_pod_are_read_newest_first(place: Place, name: str) -> None:
+    scheduled = event(9, "FailedScheduling", source="default-scheduler", warning=True, count=3)
+    told = [event(0, "Held"), scheduled, event(5, "Released")]
+    for each in told:
+        await place.create(name, each)
+    await place.create(f"{name}-1", event(3, "Held"))
+    assert await place.reader.of_pod("default", name, 50) == ([told[1], told[2], told[0]], False)
+    assert await place.reader.of_pod("default", name, 2) == ([told[1], told[2]], True)
+    assert await place.reader.of_pod("other", name, 50) == ([], False)
+
+
+async def test_an_event_of_a_new_client_has_its_time_and_number(client: Client, name: str) -> None:
+    real, now = Real(client), "2026-01-02T03:04:05.000000Z"
+    await real.post(
+        name,
+        eventTime=now,
+        series={"count": 7, "lastObservedTime": "2026-01-02T03:04:09.000000Z"},
+        reportingComponent="kubelet",
+        reportingInstance="node-0",
+        action="Pulling",
+        reason="Failed",
+        type="Warning",
+    )
+    [found] = (await real.reader.of_pod("default", name, 50)).items
+    assert (found.at, found.count) == (FIRST + 4000, 7)
+    assert (found.reason, found.source, found.warning) == ("Failed", "kubelet", True)
+
+
+@pytest.mark.parametrize("answer", [b"{", b"{}", b'{"items":[{}],"metadata":{}}'])
+async def test_a_garbled_answer_is_an_unavailable_cluster(answer: bytes) -> None:
+    class Garbled:
+        async def request(self, *_: object, **__: object) -> bytes:
+            return answer
+
+    with pytest.raises(ClusterUnavailable, match="garbled"):
+        await PodEventReader(Garbled()).of_pod("default", "p", 50)  # type: ignore[arg-type]
