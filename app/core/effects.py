@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from app.core.audit_entry import AuditRecord
 from app.core.fairshare.decision import Decision
@@ -191,12 +192,24 @@ class ReclaimCause(Enum):
                 return "it is of the same user and has a higher priority"
 
 
+class BorrowedShares(NamedTuple):
+    """Weighted borrowed shares after a reclaim: the victim's first.
+
+    They are of the two siblings where the paths to both tenants part. `names` describes them.
+    """
+
+    shares: tuple[float, float]
+    names: tuple[str, str]
+
+
+NOT_COMPARED = BorrowedShares((0.0, 0.0), ("", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class EvictForReclaim:
     """Evict this pod so that another can start. The answer is `PodGone` or `EvictionRefused`.
 
     `beneficiary`: first pod of the workload that will start in `pool`.
-    `compared`: weighted borrowed shares of both tenants after the reclaim, the victim's first.
     `together`: number of pods that are evicted together, all or none. Their effects are
         consecutive.
     `overrides`: delete the pod if a disruption budget blocks the eviction.
@@ -209,7 +222,7 @@ class EvictForReclaim:
     beneficiary_tenant: TenantName
     cause: ReclaimCause
     pool: PoolName
-    compared: tuple[float, float] = (0.0, 0.0)
+    compared: BorrowedShares = NOT_COMPARED
     together: int = 1
     overrides: bool = False
 

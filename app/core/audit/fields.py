@@ -97,7 +97,7 @@ def reason(eviction: EvictForReclaim | EvictPod) -> dict[str, Fact]:
         "cause": eviction.cause.value,
         "for": f"{other.namespace}/{other.name}",
         "forTenant": eviction.beneficiary_tenant,
-        "borrowed": tuple(f"{each:.6g}" for each in eviction.compared),
+        "borrowed": tuple(f"{each:.6g}" for each in eviction.compared.shares),
     }
 
 

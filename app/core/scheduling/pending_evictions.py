@@ -218,14 +218,15 @@ def explain(order: EvictForReclaim | EvictPod) -> str:
             "makes room for work of the same user that has a higher priority, as the Policy allows "
             "(withinQueue: LowerPriority); a higher priority of its own would have prevented it"
         )
-    theirs, ours = (f"{share:.3g}" for share in order.compared)
+    theirs, ours = (f"{share:.3g}" for share in order.compared.shares)
+    their_name, our_name = order.compared.names
     against = " Its disruption budget does not prevent that (disruptionBudgets: Override)."
     return (
         f"makes room for work of tenant {order.beneficiary_tenant} in pool {order.pool}: "
-        f"{order.cause.explanation}. Once done, tenant {order.tenant} borrows a weighted share of "
-        f"{theirs} of the cluster, tenant {order.beneficiary_tenant} one of {ours}. It would have "
-        f"stayed within a guarantee of tenant {order.tenant} in that pool; with "
-        f'fairgate.io/preemptible: "false" work starts only within that, and no reclaim evicts it'
+        f"{order.cause.explanation}. Once done, {their_name} borrows a weighted share of "
+        f"{theirs} of the cluster, {our_name} one of {ours}. It would have stayed within a "
+        f"guarantee of tenant {order.tenant} in that pool, and of each tenant above it; with "
+        'fairgate.io/preemptible: "false" work starts only within that, and no reclaim evicts it'
         f"{'.' + against if order.overrides else ''}"
     )
 

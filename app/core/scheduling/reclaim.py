@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from app.core.effects import ReclaimCause
+from app.core.effects import BorrowedShares, ReclaimCause
 from app.core.fairshare.sort_key import GUARANTEED
 from app.core.fairshare.tree_node import TenantNode, UserNode, leaves, path
 from app.core.fairshare.user_queue import QueueKey
@@ -268,17 +268,21 @@ class Reclaimer:
             victim, cause=ReclaimCause.GUARANTEE if self._owed(case, mine) else ReclaimCause.FAIR
         )
 
-    def _compare(self, case: _ReclaimContext, victim: Victim) -> tuple[float, float]:
+    def _compare(self, case: _ReclaimContext, victim: Victim) -> BorrowedShares:
         tree, cost = (
             self._registry.usage.tree,
             self._registry.usage.tree.cost(case.shape, case.pool),
         )
         if victim.leaf is case.leaf:
             own = tree.standing(case.leaf, case.pool, cost, 2)
-            return own, own
+            return BorrowedShares((own, own), ("", ""))
         mine, rival = _parting(case.leaf, victim.leaf)
         theirs = tree.standing(rival, case.pool, (), 0)
-        return theirs, tree.standing(mine, case.pool, cost, 2)
+        shares = theirs, tree.standing(mine, case.pool, cost, 2)
+        return BorrowedShares(
+            shares,
+            (_name(rival, victim.leaf, "its user"), _name(mine, case.leaf, "the other user")),
+        )
 
     def _owed(self, case: _ReclaimContext, mine: TenantNode) -> bool:
         """Return whether the workload is within the guarantee of its tenant."""
@@ -458,6 +462,14 @@ def _parting(one: TenantNode, other: TenantNode) -> tuple[TenantNode, TenantNode
         mine.pop()
         theirs.pop()
     return mine[-2], theirs[-2]
+
+
+def _name(branch: TenantNode, leaf: UserNode, user: str) -> str:
+    """Return a name for a branch above a user that does not tell who the user is."""
+    if branch is leaf:
+        return user
+    above = f" (above tenant {leaf.tenant})" if branch.name != leaf.tenant else ""
+    return f"tenant {branch.name}{above}"
 
 
 def _is_spared(tracked: PodRecord, leaf: UserNode, now: Millis) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.core.effects import ReclaimCause
+from app.core.effects import BorrowedShares, ReclaimCause
 from app.core.fairshare.tree_node import UserNode
 from app.core.lifecycle.pod_record import GangKey, PodRecord
 from app.core.model import Amounts, NodeName, Resource, Uid
@@ -59,14 +59,13 @@ class Victim:
 class ReclaimPlan:
     """The victims for a workload in a pool, and the capacity that it will use per node.
 
-    `awaited` are pods that are already terminating there. `compared` are, for each victim, the
-    weighted borrowed shares after the reclaim: of its tenant, and of the tenant of the workload.
-    Both values are the same for own pods of lower priority.
+    `awaited` are pods that are already terminating there. `compared` has the comparison of each
+    victim with the workload. Both shares are the same for own pods of lower priority.
     """
 
     victims: tuple[Victim, ...]
     rooms: dict[NodeName, Amounts]
-    compared: tuple[tuple[float, float], ...]
+    compared: tuple[BorrowedShares, ...]
     awaited: frozenset[Uid] = frozenset()
 
 

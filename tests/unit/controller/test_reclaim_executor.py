@@ -9,7 +9,13 @@ import pytest
 from app.controller.event_queue import EventQueue
 from app.controller.reclaim_executor import BURST_SECONDS, EvictionRateLimiter, Reclaims
 from app.core import events as ev
-from app.core.effects import EvictForReclaim, PodRef, ReclaimCause, ReclaimOnCooldown
+from app.core.effects import (
+    BorrowedShares,
+    EvictForReclaim,
+    PodRef,
+    ReclaimCause,
+    ReclaimOnCooldown,
+)
 from app.core.model import Millis, PoolName, TenantName, Uid, UserName
 from tests.fakes.fake_evictor import FakeCorrector, FreePod
 from tests.support.controller_rig import FakeLead, FakeMeters, until
@@ -42,7 +48,13 @@ class Bench:
         for name in names:
             ref = PodRef(Uid(name), "b", name)
             whose = (TenantName("b"), UserName("u"), X, TenantName("a"))
-            how = (ReclaimCause.GUARANTEE, POOL, (0.5, 0.0), len(names), overrides)
+            how = (
+                ReclaimCause.GUARANTEE,
+                POOL,
+                BorrowedShares((0.5, 0.0), ("tenant b", "tenant a")),
+                len(names),
+                overrides,
+            )
             self.reclaims.add_eviction(EvictForReclaim(ref, *whose, *how))
 
     async def answers(self, count: int) -> list[ev.NewsEvent]:

@@ -17,8 +17,12 @@ from app.core.effects import (
 )
 from app.core.lifecycle.stale_pods import SURE_MS, StaleReason
 from app.core.model import (
+    Millis,
     Phase,
+    Quota,
     ReleaseOutcome,
+    Tenant,
+    TenantName,
     Uid,
 )
 from app.core.policy import Mode, Reclaim, WithinQueue
@@ -63,8 +67,27 @@ def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenan
     assert told.ref.name == "b8"
     assert "work of tenant a in pool default" in told.message
     assert "secret" not in told.message
+    assert "tenant b borrows a weighted share of" in told.message
+    assert ", tenant a one of 0. It would" in told.message
     [record] = [r for r in town.take(AuditRecord) if r.entry_type is EntryType.RECLAIMED]
     assert record.facts["cause"] == "guarantee"
+
+
+def test_the_compared_shares_have_the_names_of_the_siblings(town: EvictionCluster) -> None:
+    quotas = {POOL: Quota({GPU: 2})}
+    above = Tenant(TenantName("top"), Millis(0), quotas=quotas)
+    below = Tenant(TenantName("b"), Millis(0), parent=above.name, namespaces=("b",), quotas=quotas)
+    town.hear(ev.TenantObserved(town.at, above), ev.TenantObserved(town.at, below))
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    town.accept(pods[8])
+    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
+    assert "Once done, tenant top (above tenant b) borrows a weighted share of" in told.message
+    assert ", tenant a one of 0. It would have stayed" in told.message
+    assert (
+        "within a guarantee of tenant b in that pool, and of each tenant above it" in told.message
+    )
 
 
 def test_who_is_wanted_no_more_is_not_evicted_late(town: EvictionCluster) -> None:
