@@ -17,7 +17,7 @@ from app.core.admission.priority_class_twins import (
 from app.core.admission.validation import NODE_NAME, is_mirror
 from app.core.model import Amounts, TenantName, UserName
 from app.core.placement.scheduler_hints import packing_patch
-from app.core.podspec.annotations import misread, unknown
+from app.core.podspec.annotations import misread, reserved, unknown
 from app.core.podspec.pod_groups import Words, doubtful
 from app.core.quantities import ManagedResources
 from app.core.release_patch import TEMPLATE_LABEL, Patch, json_pointer, label_value
@@ -30,7 +30,6 @@ from app.core.well_known import (
     LABEL_TENANT,
     LABEL_USER,
     USER_KEYS,
-    WRITTEN_KEYS,
 )
 
 
@@ -190,10 +189,7 @@ def _hold(candidate: PodCreateRequest, tenant: TenantName) -> HoldDecision | Den
     patch += written
     if candidate.packs:
         patch += packing_patch(candidate.affinity)
-    warnings = tuple(
-        f"Fairgate: {key} is written by Fairgate alone; the value given was not kept."
-        for key in sorted((dropped | more) & WRITTEN_KEYS)
-    )
+    warnings = tuple(reserved(dropped | more))
     words = Words(
         candidate.labels or {}, candidate.annotations or {}, candidate.job, candidate.group
     )

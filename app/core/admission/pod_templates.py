@@ -13,10 +13,11 @@ from typing import Any
 from app.core.admission.unsatisfiable import PodRequirements, unreadable
 from app.core.errors import InvalidInput
 from app.core.model import UserName
-from app.core.podspec.annotations import misread, named_gang, unknown
+from app.core.podspec.annotations import misread, named_gang, reserved, unknown
 from app.core.podspec.pod_groups import Words, doubtful
+from app.core.release_patch import TEMPLATE_LABEL
 from app.core.safe_text import quoted
-from app.core.well_known import ANNOTATION_SUBMITTER
+from app.core.well_known import ANNOTATION_SUBMITTER, WRITTEN_KEYS
 
 Patch = list[dict[str, Any]]
 
@@ -206,6 +207,9 @@ def cautions(
         if not (found.has_spec and asks(template)):
             continue
         words = Words(_texts(template, "labels"), _texts(template, "annotations"), job)
+        labels = sorted(WRITTEN_KEYS.intersection(words.labels))
+        warnings |= dict.fromkeys(map(TEMPLATE_LABEL.format, labels))
+        warnings |= dict.fromkeys(reserved(words.annotations.keys() - {ANNOTATION_SUBMITTER}))
         warnings |= dict.fromkeys(unknown(words.labels, words.annotations))
         warnings |= dict.fromkeys([*misread(words.annotations), *doubtful(words)])
         if refused := unreadable(PodRequirements({}, words.annotations)):

@@ -153,11 +153,22 @@ def unknown(labels: Mapping[str, str], annotations: Annotations) -> Iterator[str
             )
 
 
-def _nearest(key: str) -> str:
-    """Return the annotation for users with the most similar name. "" if none is similar."""
+def reserved(keys: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each key that only Fairgate writes."""
+    for key in sorted(WRITTEN_KEYS.intersection(keys)):
+        near = _nearest(key, 0.8)
+        meant = f" Did you mean the annotation {near}?" if near else ""
+        yield f"Fairgate: {key} is written by Fairgate alone; the value given was not kept.{meant}"
+
+
+def _nearest(key: str, least: float = 0.6) -> str:
+    """Return the annotation for users with the most similar name. "" if none is similar.
+
+    `least`: the smallest similarity that counts, from 0 to 1.
+    """
     if len(key) > _LONGEST_KEY:
         return ""
-    near = get_close_matches(key.removeprefix(KEY_PREFIX).lower(), _NAMES, 1)
+    near = get_close_matches(key.removeprefix(KEY_PREFIX).lower(), _NAMES, 1, least)
     return _NAMES[near[0]] if near else ""
 
 

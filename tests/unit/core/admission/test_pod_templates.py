@@ -66,6 +66,13 @@ def test_templates_that_ask_for_nothing_are_not_looked_at() -> None:
         ("annotations", "Gang-Siz", "did you mean fairgate.io/gang-size?"),
         ("annotations", "zzz", "there is no annotation fairgate.io/zzz; remove it."),
         ("labels", "gang", "no label fairgate.io/gang; did you mean the annotation fairgate.io/"),
+        (
+            "annotations",
+            "pool",
+            "alone; the value given was not kept. Did you mean the annotation fairgate.io/pools?",
+        ),
+        ("annotations", "release", "fairgate.io/release is written by Fairgate alone"),
+        ("labels", "pool", "the pod template has the label fairgate.io/pool, which Fairgate"),
         ("annotations", "submitter", ""),
         ("annotations", "max-runtime", ""),
     ],
