@@ -149,7 +149,7 @@ class ManagedResources:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         written = tuple(patterns)
-        self._names = frozenset(p for p in written if not p.endswith("*"))
+        self._names = frozenset(Resource(p) for p in written if not p.endswith("*"))
         self._prefixes = tuple(p[:-1] for p in written if p.endswith("*"))
         self._known: dict[str, bool] = {}
 
@@ -160,6 +160,11 @@ class ManagedResources:
             if len(self._known) < 1000:  # users choose names: cache a bounded number
                 self._known[resource] = known
         return known
+
+    @property
+    def names(self) -> frozenset[Resource]:
+        """Return the exact names, without the prefixes."""
+        return self._names
 
     def asked(self, demand: Amounts) -> bool:
         """Return whether a request has any managed resource. A request of 0 does not count."""

@@ -18,6 +18,7 @@ from fastapi.responses import StreamingResponse
 from app.core.errors import InvalidInput
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, Resource
+from app.core.quantities import ManagedResources
 from app.core.safe_text import csv_cell
 from app.core.usage.usage_sums import GroupBy, UsageAggregator, UsageSum, seconds
 from app.ports.auth import Identity
@@ -85,7 +86,7 @@ def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
             if since or until or step:
                 raise Refused(400, "total: it has no from, to and step; leave them out.")
             page = None if as_csv else (more, limit)
-            return _total_answer(names, _totals(context, names, tenants), context.now(), page)
+            return _total_answer(names, _totals(context, names, tenants), context, page)
         begin, end, first = read_span(since, until, more, context.now())
         aggregator = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
@@ -93,7 +94,7 @@ def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
         complete = await context.runs.complete_since()
         rows, stepped = aggregator.rows(), step is not None
         if as_csv:
-            return _as_csv(names, rows, begin, end, stepped=stepped)
+            return _as_csv(names, rows, begin, end, context.managed, stepped=stepped)
         rest = token(begin, end, first + limit) if first + limit < len(rows) else None
         return _page(names, rows[first:][:limit], begin, end, complete, rest, stepped=stepped)
 
@@ -101,13 +102,13 @@ def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
 def _total_answer(
     by: Sequence[GroupBy],
     rows: Sequence[UsageSum],
-    now: Millis,
+    context: RouteContext,
     page: tuple[str | None, int] | None,
 ) -> UsageModel | Response:
     """Return all totals as CSV, or one page of them."""
     if page is None:
-        return _as_csv(by, rows, None, now, stepped=False)
-    return _total_page(by, rows, now, *page)
+        return _as_csv(by, rows, None, context.now(), context.managed, stepped=False)
+    return _total_page(by, rows, context.now(), *page)
 
 
 def _total_page(
@@ -210,10 +211,12 @@ def _as_csv(
     rows: Sequence[UsageSum],
     begin: Millis | None,
     end: Millis,
+    managed: ManagedResources,
     *,
     stepped: bool,
 ) -> Response:
-    resources = sorted({resource for row in rows for resource in row.spent})
+    """Return sums as CSV. Without rows the heading has the managed resources, for scripts."""
+    resources = sorted({resource for row in rows for resource in row.spent} or managed.names)
     heading = [each.value for each in by] + ["at"] * stepped + [str(each) for each in resources]
 
     def lines() -> Iterator[str]:

@@ -162,6 +162,10 @@ async def test_csv_is_the_same_sums(app: ASGIApp, runs: FakeRuns) -> None:
     ]
 
 
+async def test_csv_without_rows_names_the_managed_resources(app: ASGIApp) -> None:
+    assert (await get(app, "by=user&format=csv")).body == b"user,nvidia.com/gpu\r\n"
+
+
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\r=1"])
 async def test_csv_holds_no_formula(app: ASGIApp, runs: FakeRuns, name: str) -> None:
     keep(runs, run("x", -100, user=name))
