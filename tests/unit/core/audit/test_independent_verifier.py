@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.commands.audit import command
 from app.core.audit.codec import SignedHead, head_line, line, read
 from app.core.audit.verifier import Gap, gap
-from app.core.audit_entry import AuditRecord, EntryType, Head, seal
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
 from app.terminal.output import OutputOptions
@@ -235,6 +235,20 @@ def sealed_again(sample: Sample) -> Lines:
     return [*sample.lines[:-2], line(entry), sample.lines[-1]]
 
 
+def inserted(sample: Sample) -> Lines:
+    """Insert an entry, and give all later entries correct numbers and hashes."""
+    forged = [*sample.lines[:4]]
+    before = read(forged[-1])
+    assert isinstance(before, Entry)
+    entry = seal(before.head, before.epoch, held(99))
+    forged.append(line(entry))
+    for later in map(read, sample.lines[4:-1]):
+        assert isinstance(later, Entry)
+        entry = seal(entry.head, later.epoch, later.record)
+        forged.append(line(entry))
+    return [*forged, sample.lines[-1]]
+
+
 def append(record: AuditRecord, epoch: int) -> Callable[[Sample], Lines]:
     """Return the chain with one more entry, which the key of the chain signs."""
 
@@ -321,6 +335,7 @@ CASES: dict[str, tuple[Callable[[Sample], Lines], bool]] = {
     ),
     "an entry repeated": (lambda s: [*s.lines[:4], s.lines[3], *s.lines[4:]], False),
     "an entry replaced, with a correct hash": (sealed_again, False),
+    "an entry inserted, with correct hashes of all later ones": (inserted, False),
     "a lower epoch, correctly signed": (append(held(99), 1), False),
     "a gap after another entry, correctly signed": (wrong_gap, False),
     "a gap that no key signed": (forged_gap, False),
