@@ -215,7 +215,7 @@ def _as_csv(
     *,
     stepped: bool,
 ) -> Response:
-    """Return sums as CSV. Without rows the heading has the managed resources, for scripts."""
+    """Return sums as CSV. The heading has the managed resources if there are no rows."""
     resources = sorted({resource for row in rows for resource in row.spent} or managed.names)
     heading = [each.value for each in by] + ["at"] * stepped + [str(each) for each in resources]
 
