@@ -196,7 +196,16 @@ class Admission(Generic[T]):
             "what": f"{request.operation} {what}"[:LONGEST_NAME],
             "why": verdict.message[:LONGEST_NAME],
         }
-        self._reporter.report(EntryType.REFUSED, facts, request.name[:LONGEST_NAME])
+        self._reporter.report(EntryType.REFUSED, facts, _name(request)[:LONGEST_NAME])
+
+
+def _name(request: Request[Any]) -> str:
+    """Return the name of an object. A pod that has none yet has the name of its controller."""
+    pod = request.object
+    if request.name or not isinstance(pod, objects.PodObject):
+        return request.name
+    owner = next((o for o in pod.metadata.owner_references or () if o.controller), None)
+    return f"{owner.kind}/{owner.name}" if owner is not None else ""
 
 
 def _too_large(beginning: bytes) -> ReviewResponse:

@@ -439,6 +439,16 @@ async def reporting() -> tuple[ASGIApp, Heard]:
     return admission_app(view, enforced, lambda: view.ready, heard), heard
 
 
+async def test_a_refused_pod_without_a_name_is_reported_with_its_controller() -> None:
+    app, heard = await reporting()
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u"}
+    for owners in ([{**owner, "controller": True}], [owner], None):
+        pod = bound()
+        pod["metadata"] = {**pod.get("metadata", {}), "ownerReferences": owners}
+        await answer(app, review(pod, name="", resource={"resource": "pods"}))
+    assert [example for _, _, example in heard.reports] == ["Job/train", "", ""]
+
+
 async def test_a_refusal_is_reported_with_who_where_what_and_why() -> None:
     app, heard = await reporting()
     await answer(app, review(bound(), name="p", resource={"resource": "pods"}))
