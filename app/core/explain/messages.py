@@ -97,6 +97,10 @@ def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
     return f"; {who} is at its limit: {facts}"
 
 
+LACKS_TOO = "tenants above with too small a guarantee"
+"""Name of the tenants whose guarantees must cover a pod, too, among the compared numbers."""
+
+
 def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
     """Return the limit or guarantee that excludes a workload from all pools, with numbers.
 
@@ -123,9 +127,11 @@ def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, 
         return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
     own = leaf.parent.guarantees if leaf.parent is not None else {}
     pool = min(found, key=lambda pool: (len(found[pool]), pool not in own))
-    branch = found[pool][0]
-    guarantee = branch.guarantees.get(pool, {})
-    return Rule.PREEMPTIBLE, _against(branch, shape, pool, guarantee, "guarantee")
+    branch, *above = found[pool]
+    numbers = _against(branch, shape, pool, branch.guarantees.get(pool, {}), "guarantee")
+    if above:
+        numbers[LACKS_TOO] = ", ".join(str(each.name) for each in above)
+    return Rule.PREEMPTIBLE, numbers
 
 
 def _against(
@@ -366,7 +372,9 @@ def remedies_of_limit(
     """Return changes that would let a workload past a limit, or into a guarantee."""
     name, pool = TenantName(numbers.get("tenant", workload.leaf.tenant)), numbers.get("pool", "")
     word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
-    admin, found = _admin_of(name, context.tenancy), []
+    admin, found = _admin_of(name, context.tenancy), list[str]()
+    above = numbers.get(LACKS_TOO)
+    also = f", and that of {above} above it, too" if above else ""
     for r in workload.shape.total:
         if f"{r} {word}" not in numbers:
             continue
@@ -382,7 +390,7 @@ def remedies_of_limit(
             found.append(f"less than {render(r, most + 1)} {r} asked for")
         found.append(
             f"{admin} raising the {word} of tenant {name} in pool {pool} to "
-            f"{render(r, used + asked)} {r}"
+            f"{render(r, used + asked)} {r}" + also
         )
     if rule is Rule.PREEMPTIBLE and workload.shape.keeper:
         found.append("disruption budgets that allow at least one eviction of its pods")

@@ -142,6 +142,19 @@ def test_the_pool_with_the_fewest_missing_guarantees_is_told() -> None:
     assert any("guarantee of tenant parent in pool pc to 3" in each for each in found.remedies)
 
 
+def test_all_tenants_that_must_guarantee_more_are_told_at_once() -> None:
+    engine = with_pools({PoolName("pc"): Quota(guarantee={GPU: 2})}, TenantName("parent"))
+
+    found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
+
+    assert found.numbers["tenants above with too small a guarantee"] == "parent"
+    [raised] = [each for each in found.remedies if "raising" in each]
+    assert raised.endswith(
+        "raising the guarantee of tenant team in pool pc to 3 nvidia.com/gpu, and that of parent "
+        "above it, too"
+    )
+
+
 def test_a_limit_in_one_of_two_pools_does_not_hide_the_guarantee() -> None:
     engine = with_pools({PoolName("pb"): Quota(guarantee={GPU: 2}, limit={GPU: 2})})
 
