@@ -40,8 +40,7 @@ def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | Non
         return
     found, answer = fetch()
     _print(output, found, answer, draw, listing)
-    note = _note(found, answer)
-    if note:
+    for note in filter(None, (*answer.warnings, _note(found, answer))):
         warn(note)
 
 

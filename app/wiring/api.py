@@ -16,6 +16,7 @@ from app.controller.leader_state_sync import LeaderStateReader
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
 from app.core.events import GROUPS, NEEDED, ClusterEvent
+from app.core.explain.leader_state import current
 from app.core.model import Resource
 from app.core.quantities import ManagedResources
 from app.kube.access_review import Reviews
@@ -37,6 +38,7 @@ from app.tls.certificate_watcher import Renewal
 from app.web.api.api_aggregation import Aggregated, FrontDoor
 from app.web.api.app import api_app
 from app.web.api.auth import Access
+from app.web.api.queue_sources import EngineQueues, LeaderQueues
 from app.web.api.quota_history import ToldQuotas
 from app.web.api.route_context import RouteContext
 from app.web.server.rate_limit import RateLimit
@@ -101,7 +103,12 @@ async def api(process: RoleProcess) -> None:
         KubeResources(process.client),
         PodEventReader(process.client),
         reporting_of(process),
-        queues=RedisReader(server, settings.cluster),
+        queues=LeaderQueues(
+            RedisReader(server, settings.cluster),
+            EngineQueues(engine.queries),
+            lambda: current(mirror.leader_message, now()) is not None,
+            lambda: mirror.seen_whole,
+        ),
         managed=managed,
         forecasts=estimates,
         past=ToldQuotas(chain, view),

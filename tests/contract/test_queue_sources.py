@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,9 @@ from app.core.engine_options import EngineOptions
 from app.core.fairshare.usage_record import UsageEnded, UsageStarted
 from app.core.model import Pod, ReleaseOutcome, TenantName, Uid, UserName
 from app.core.quantities import ManagedResources
+from app.ports.store import QueueReader, QueueRow
 from app.sim.cluster.virtual_cluster import held_pod
+from app.web.api.queue_sources import EngineQueues
 from tests.support.rest_app import GPU, NOW, node, pool, tenant
 from tests.support.shared_stores import World
 from tests.support.store_cases import world as world  # the fixture
@@ -58,6 +61,7 @@ class Leader:
                 used.setdefault(each.user, {}).setdefault(each.pool, {})[GPU] = each.amount
         assert used == {each.name: each.used for each in people if each.used}
         rows = await self.store.page(TEAM, sorted(pending), None, 500)
+        await self._compare_sources(rows)
         listed = 0
         for row in rows:
             view = self.engine.queries.held(row.ref.uid)
@@ -72,6 +76,26 @@ class Leader:
             listed += row.pods
         assert listed == sum(pending.values())
         return [(row.ref.uid, row.position, row.pods) for row in rows]
+
+    async def _compare_sources(self, rows: Sequence[QueueRow]) -> None:
+        """Check that the engine as a source, whole and in pages, has the rows of the store."""
+        own = EngineQueues(self.engine.queries)
+        assert await own.pending(TEAM) == await self.store.pending(TEAM)
+        of_gpus = [each for each in await self.store.used(TEAM) if each.resource == GPU]
+        assert list(await own.used(TEAM)) == of_gpus
+        assert set(of_gpus) <= set(await own.used(None))
+        users = sorted({row.mark.user for row in rows})
+        sources: tuple[QueueReader, ...] = (own, self.store)
+        for source in sources:
+            paged, after = list[QueueRow](), None
+            while users:
+                rest = users[users.index(after.user) :] if after else users
+                page = await source.page(TEAM, rest, after, 2)
+                paged += page
+                if len(page) < 2:
+                    break
+                after = page[-1].mark
+            assert paged == list(rows)
 
 
 def pod(name: str, devices: int = 1, age: int = 0, **more: Any) -> Pod:

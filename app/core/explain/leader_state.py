@@ -32,6 +32,11 @@ MOST = 1000
 """Maximum number of pods, backoff keys and gangs that a message names."""
 
 
+def current(message: LeaderStateMessage | None, now: Millis) -> LeaderStateMessage | None:
+    """Return the last message if it is so recent that a controller leads, else None."""
+    return message if message is not None and now - message.at <= OLD_MS else None
+
+
 class LeaderState:
     """Applies leader state. `last_message` is None until the first message was received."""
 

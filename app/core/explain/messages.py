@@ -98,7 +98,7 @@ def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
 
 
 LACKS_TOO = "tenants above with too small a guarantee"
-"""Name of the tenants whose guarantees must cover a pod, too, among the compared numbers."""
+"""A name among the compared numbers."""
 
 
 def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:

@@ -6,9 +6,11 @@ workloads in queue order, then the unqueued ones by priority and age.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from app.core.effects import PodRef
 from app.core.explain.evaluate import why
 from app.core.explain.explain_context import (
     ExplainContext,
@@ -37,6 +39,46 @@ class Mark:
     user: UserName
     queued: bool
     queue_key: QueueKey
+
+
+class Listing(NamedTuple):
+    """A waiting workload without its reason. `ref` is its first pod, `pods` their number.
+
+    `position` counts from 1 to `length`; 0: it is not queued.
+    """
+
+    mark: Mark
+    ref: PodRef
+    gang: str
+    pods: int
+    position: int
+    length: int
+
+
+def listings(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[Listing]:
+    """Yield the waiting workloads of a user in the order of the store, without their reasons."""
+    leaf = context.tree.leaf_of(tenant, user)
+    if leaf is None:
+        return
+    length = len(leaf.queue)
+    for position, queue_key in enumerate(leaf.queue.after(None), 1):
+        tracked = context.registry.pods[queue_key.uid]
+        yield _listing(tracked, Mark(user, True, queue_key), position, length)
+    for tracked in _unqueued(leaf, context):
+        yield _listing(tracked, Mark(user, False, tracked.queue_key), 0, 0)
+
+
+def _listing(tracked: PodRecord, mark: Mark, position: int, length: int) -> Listing:
+    pods = len(_members(tracked, is_queued=mark.queued))
+    return Listing(mark, tracked.ref, tracked.gang_name, pods, position, length)
+
+
+def _members(tracked: PodRecord, *, is_queued: bool) -> Sequence[PodRecord]:
+    """Return the waiting pods of the workload of a held pod."""
+    if is_queued or tracked.gang is None or tracked.gang.steps:
+        return workload_of(tracked).starting
+    others = (each for each in tracked.gang.members if not each.uses)
+    return [each for each in others if each.wait is not Wait.TURN]
 
 
 def queue(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[HeldView]:
@@ -69,12 +111,8 @@ def held(tracked: PodRecord, context: ExplainContext, position: Position | None 
     `position` replaces the position in this engine.
     """
     reason, pod = why(tracked, context, position), tracked.pod
-    workload = workload_of(tracked)
-    place = place_of(workload)
-    members = workload.starting
-    if place is None and tracked.gang is not None and not tracked.gang.steps:
-        others = (each for each in tracked.gang.members if not each.uses)
-        members = tuple(each for each in others if each.wait is not Wait.TURN)
+    place = place_of(workload_of(tracked))
+    members = _members(tracked, is_queued=place is not None)
     total: dict[Resource, int] = {}
     for member in members:
         add_to(total, member.pod.demand, 1)

@@ -10,6 +10,7 @@ from app.ports.liveness import Liveness
 from app.web.api import problems
 from app.web.api.audit import add_audit_routes
 from app.web.api.dashboard import page_routes
+from app.web.api.dashboard_state import pause_text
 from app.web.api.fair_shares import FairShares
 from app.web.api.health_routes import BEARER, health_routes
 from app.web.api.me import add_me_routes
@@ -57,7 +58,7 @@ def api_app(
     told = {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"}
     problems.install(app, documented.methods, told)
     app.add_middleware(Bounded)
-    app.add_middleware(Aged, age=context.age, below="/v1/")
+    app.add_middleware(Aged, age=context.age, pause=lambda: pause_text(context), below="/v1/")
     v1 = APIRouter(
         prefix="/v1",
         tags=["v1"],

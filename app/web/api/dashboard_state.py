@@ -12,7 +12,7 @@ from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, Tenant
 from app.core.placement.pools import add_to
 from app.core.policy import Mode
 from app.core.safe_text import visible
-from app.web.api.formatting import moment, quantities
+from app.web.api.formatting import moment, quantities, stamp
 from app.web.api.pools import pool_whole
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import PoolWhole, TenantShown
@@ -95,9 +95,7 @@ def state(known: Facts, context: RouteContext, rights: VisibleState) -> Dashboar
         if rights.queue(tenant)
     ]
     pools = [_visible(pool, known, rights) for pool in known.pools] if rights.pools else []
-    message = known.leader_message
-    if message is not None and known.at - message.at > leader_state.OLD_MS:
-        message = None
+    message = leader_state.current(known.leader_message, known.at)
     return DashboardState(
         at=moment(known.at),
         epoch=message.epoch if message is not None else None,
@@ -125,29 +123,40 @@ def state(known: Facts, context: RouteContext, rights: VisibleState) -> Dashboar
     )
 
 
+def pause_of(message: LeaderStateMessage | None, context: RouteContext) -> ProblemShown | None:
+    """Return why no pod can be released, or None.
+
+    `message`: the leader state, None if it is old.
+    """
+    if not context.store_reachable():
+        text = "Redis is unreachable. Releases are paused, and nothing is lost."
+        return ProblemShown(code="RedisUnreachable", text=text, since=None)
+    if message is None:
+        last = context.leader_message()
+        since = moment(last.at) if last is not None else None
+        text = "No controller leads. Releases are paused, and held pods keep their order."
+        return ProblemShown(code="NoLeader", text=text, since=since)
+    return None
+
+
+def pause_text(context: RouteContext) -> str:
+    """Return why no pod can be released, as text, or ""."""
+    last = context.leader_message()
+    if last is None and context.store_reachable():
+        return ""  # this replica has just started and has not read it yet
+    pause = pause_of(leader_state.current(last, context.now()), context)
+    if pause is None:
+        return ""
+    return pause.text + (f" This began at {stamp(last.at)}." if last and pause.since else "")
+
+
 def problems_of(message: LeaderStateMessage | None, context: RouteContext) -> list[ProblemShown]:
     """Return the faults that this replica knows, the most important first.
 
     `message`: the leader state, None if it is old.
     """
-    last = context.leader_message()
-    found = []
-    if not context.store_reachable():
-        found.append(
-            ProblemShown(
-                code="RedisUnreachable",
-                text="Redis is unreachable. Releases are paused, and nothing is lost.",
-                since=None,
-            )
-        )
-    elif message is None:
-        found.append(
-            ProblemShown(
-                code="NoLeader",
-                text="No controller leads. Releases are paused, and held pods keep their order.",
-                since=moment(last.at) if last is not None else None,
-            )
-        )
+    pause = pause_of(message, context)
+    found = [pause] if pause is not None else []
     if context.age() > STALE_MS:
         found.append(
             ProblemShown(

@@ -1,4 +1,4 @@
-"""ASGI middleware of the REST API: the `Fairgate-Age` header, and limits on requests."""
+"""ASGI middleware of the REST API: the headers of every answer, and limits on requests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ HEADER = "Fairgate-Age"
 
 
 class Aged:
-    """Adds `Fairgate-Age`, in seconds, to every successful answer to a GET below a path."""
+    """Adds `Fairgate-Age`, in seconds, to every successful answer to a GET below a path.
 
-    def __init__(self, app: ASGIApp, age: Callable[[], int], below: str) -> None:
-        """`age` returns milliseconds."""
+    While no pod can be released, it also adds the reason as a `Warning`, which kubectl prints.
+    """
+
+    def __init__(
+        self, app: ASGIApp, age: Callable[[], int], pause: Callable[[], str], below: str
+    ) -> None:
+        """`age` returns milliseconds, `pause` why no pod can be released, or ""."""
         self._app = app
         self._age = age
+        self._pause = pause
         self._below = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,7 +38,10 @@ class Aged:
 
         async def aged(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 300:
-                MutableHeaders(scope=message)[HEADER] = f"{self._age() / 1000:.3f}"
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = f"{self._age() / 1000:.3f}"
+                if pause := self._pause():
+                    headers["Warning"] = f'299 - "{pause}"'
             await send(message)
 
         await self._app(scope, receive, aged)

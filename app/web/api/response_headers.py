@@ -25,6 +25,12 @@ AGE = {
         "schema": {"type": "number", "minimum": 0},
     }
 }
+PAUSE = {
+    "Warning": {
+        "description": "Why no pod can be released now. Absent otherwise.",
+        "schema": {"type": "string"},
+    }
+}
 ETAG = {
     "ETag": {
         "description": "Version of the configuration, for If-Match. Absent if nothing is stored.",
@@ -73,7 +79,7 @@ def _describe(path: str, method: str, operation: Operation) -> None:
 def _headers(path: str, method: str, status: str) -> Iterator[tuple[str, Any]]:
     succeeded = status.startswith("2")
     if succeeded and method == "get":
-        yield from AGE.items()
+        yield from (AGE | PAUSE).items()
     one = path in ("/v1/tenants/{tenant}", "/v1/pools/{pool}")
     if succeeded and (method == "put" or (method == "get" and one)):
         yield from ETAG.items()

@@ -269,6 +269,12 @@ def test_old_data_are_said_to_be_old(rest: Rest, run: Run) -> None:
     assert run("tenants")[2] == ""
 
 
+def test_a_warning_of_the_api_is_printed(rest: Rest, run: Run) -> None:
+    rest.headers["Warning"] = '299 - "No controller leads."'
+    for line in (("tenants",), ("why", "train-7", "-n", "team-a"), ("mine",)):
+        assert run(*line)[2] == "fairgate: No controller leads.\n"
+
+
 def test_the_token_is_sent_and_nothing_else(rest: Rest, run: Run) -> None:
     run("tenants", "--token", "bobs")
     asked = rest.asked[-1]

@@ -1,0 +1,92 @@
+"""Queues and usage for the routes: the leader's copy, or those of this replica without a leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from app.core.explain.queries import EngineQueries
+from app.core.explain.queue_listing import Mark
+from app.core.model import TenantName, UserName
+from app.ports.store import PendingCount, QueueReader, QueueRow, UsedAmount
+
+
+class EngineQueues:
+    """`ports.store.QueueReader` with the state of this replica's own engine."""
+
+    def __init__(self, queries: EngineQueries) -> None:
+        self._queries = queries
+
+    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+        """Return the users with pending pods, sorted."""
+        return tuple(
+            PendingCount(name, each.name, each.pending)
+            for name in self._names(tenant)
+            for each in self._queries.people(name)
+            if each.pending
+        )
+
+    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+        """Return the usage of users, sorted."""
+        return tuple(sorted(each for name in self._names(tenant) for each in self._used(name)))
+
+    async def page(
+        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    ) -> tuple[QueueRow, ...]:
+        """Return at most `limit` workloads that follow `after`."""
+        rows: list[QueueRow] = []
+        for user in users:
+            for found in self._queries.listings(tenant, user):
+                if len(rows) >= limit:
+                    return tuple(rows)
+                if after is None or after.user != user or _is_after(found.mark, after):
+                    rows.append(QueueRow(*found))
+        return tuple(rows)
+
+    def _names(self, tenant: TenantName | None) -> Sequence[TenantName]:
+        return [tenant] if tenant is not None else sorted(self._queries.view().tenants)
+
+    def _used(self, tenant: TenantName) -> Iterator[UsedAmount]:
+        for each in self._queries.people(tenant):
+            for pool, amounts in each.used.items():
+                for resource, amount in amounts.items():
+                    if amount:
+                        yield UsedAmount(tenant, each.name, pool, resource, amount)
+
+
+class LeaderQueues:
+    """`ports.store.QueueReader`: the leader's copy, or without a leader this replica's own state.
+
+    The copy lacks pods that came after the end of the last leader. `has_leader` returns whether a
+    controller leads, `is_synced` whether this replica has received every source completely.
+    """
+
+    def __init__(
+        self,
+        copy: QueueReader,
+        own: QueueReader,
+        has_leader: Callable[[], bool],
+        is_synced: Callable[[], bool],
+    ) -> None:
+        self._copy, self._own = copy, own
+        self._has_leader, self._is_synced = has_leader, is_synced
+
+    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+        """Return the users with pending pods, sorted. Raises StoreError."""
+        return await self._source().pending(tenant)
+
+    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+        """Return the usage of users, sorted. Raises StoreError."""
+        return await self._source().used(tenant)
+
+    async def page(
+        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    ) -> tuple[QueueRow, ...]:
+        """Return at most `limit` workloads that follow `after`. Raises StoreError."""
+        return await self._source().page(tenant, users, after, limit)
+
+    def _source(self) -> QueueReader:
+        return self._own if self._is_synced() and not self._has_leader() else self._copy
+
+
+def _is_after(mark: Mark, last: Mark) -> bool:
+    return (not mark.queued, mark.queue_key) > (not last.queued, last.queue_key)
