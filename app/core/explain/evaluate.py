@@ -1,7 +1,9 @@
 """Why a workload waits: evaluates the rules in order and returns the first that blocks it.
 
-The result names the rule, the numbers that it compared and the pools that it concerns. The text
-for users is in `messages`.
+The result has the rule, the sentence, the numbers that the rule compared, and remedies. This module
+writes the verdict on a queued workload (the last clause) and the reason why a pool cannot serve it.
+`messages` writes the rest of the sentence and most remedies, and `pacing` the clauses about pods
+that the scheduler has not bound.
 """
 
 from __future__ import annotations

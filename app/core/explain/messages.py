@@ -1,4 +1,9 @@
-"""Text for users about a waiting workload: the reason as a sentence, and the remedies."""
+"""Text for users about a waiting workload: sentences about pods in no queue, and remedies.
+
+The sentence for a queued pod begins here, and the clause about a limit or guarantee is here.
+`evaluate` and `pacing` have the other clauses that say why it waits, with some remedies. The words
+that compare two siblings are in `competitors`.
+"""
 
 from __future__ import annotations
 
