@@ -30,7 +30,9 @@ help:
 	@echo "             VERSIONS=\"1.34 1.37\"; writes the table of docs/compatibility.md"
 	@echo "make test-node     the image and the chart on a real node of this machine (Linux, as root);"
 	@echo "             NODE_IMAGE=FILE: an image archive in place of the image of make image"
-	@echo "make check   ruff, mypy, import contracts, plain English"
+	@echo "make check   check-types and check-style, side by side"
+	@echo "make check-types   only mypy, on app and loadtest"
+	@echo "make check-style   only ruff, import contracts and plain English"
 	@echo "make bench   print the measures of loadtest/"
 	@echo "make soak    play random faults on a real cluster: MINUTES=30, SEED=... to play one again;"
 	@echo "             WINDOW=1: a window of a real log, next to the simulator (SPEED=200, GPUS=320)"
@@ -44,6 +46,9 @@ help:
 	@echo "make chart   lint the chart and package it to dist/, ready for helm push (SOURCE=URL of the source)"
 	@echo "make release-check, release-notes, version, publish-image, publish-chart, publish-release:"
 	@echo "             the steps of a release, in RELEASING.md"
+	@echo "make lock    write the three lock files again, after a change of pyproject.toml or"
+	@echo "             plugin/requirements.in; UPGRADE=1: with the newest versions"
+	@echo "make lock-plugin   only plugin/requirements.lock; UPGRADE=1 as above"
 	@echo "make docs    build the documentation as a site into build/site, and check its links"
 	@echo "make clean   remove the virtual environment and caches of this folder"
 
@@ -154,14 +159,15 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version $(OLDEST) -
 lock: setup
 	$(COMPILE) --extra dev --extra mcp --extra plot --extra docs --output-file requirements.lock $(if $(UPGRADE),--upgrade) pyproject.toml
 	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
-	$(MAKE) --no-print-directory lock-plugin OLDEST=3.10
+	$(MAKE) --no-print-directory lock-plugin
 
 # Packages that nothing in the plugin imports. Each file in it lengthens the start of every command.
 NOT_IN_PLUGIN = aiohappyeyeballs aiohttp aiosignal async-timeout attrs frozenlist multidict propcache yarl \
   websocket-client tzdata pygments markdown-it-py mdurl colorama
 
-lock-plugin:
-	$(COMPILE) $(NOT_IN_PLUGIN:%=--no-emit-package %) --output-file plugin/requirements.lock plugin/requirements.in
+lock-plugin: OLDEST = 3.10
+lock-plugin: setup
+	$(COMPILE) $(NOT_IN_PLUGIN:%=--no-emit-package %) --output-file plugin/requirements.lock $(if $(UPGRADE),--upgrade) plugin/requirements.in
 
 # docker without a daemon does not answer `version`, so the next program is tried.
 image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,14 @@ class TestWorkflow:
         checkouts = [s for s in steps(file) if s.get("uses", "").startswith("actions/checkout@")]
         assert len(checkouts) == len(jobs(file))
         assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_make_help_names_each_target() -> None:
+    command = ["make", "--silent", "--no-print-directory", "help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = re.findall(r"^make ((?:[a-z-]+, )*[a-z-]+)\b", done.stdout, re.M)
+    listed = {target for line in lines for target in line.split(", ")}
+    assert sorted(targets() - listed) == ["help"]
 
 
 def test_the_jobs_with_more_rights_exist() -> None:
