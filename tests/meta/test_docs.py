@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from app.core.explain.reasons import Rule
 from app.web import metrics
@@ -71,6 +74,24 @@ def test_decisions_have_one_number_each_and_say_it() -> None:
     numbers = [int(page.name[:4]) for page in pages]
     assert len(set(numbers)) == len(numbers)
     assert [page for page, n in zip(pages, numbers, strict=True) if not says(page, n)] == []
+
+
+def test_each_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    listed = re.findall(r"^\| (\d+) \| \[[^\]]+\]\(([^)]+)\) \|", index, re.MULTILINE)
+    assert listed == [(str(int(page.name[:4])), page.name) for page in sorted(folder.glob("0*.md"))]
+
+
+def test_each_dependency_has_a_row() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [each for name, each in project["optional-dependencies"].items() if name != "dev"]
+    declared = [Requirement(each).name for each in chain(project["dependencies"], *extras)]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    cells = re.findall(r"^\| ([^|]+?)(?: \([^|]*)? \|", page, re.MULTILINE)
+    rows = {name for cell in cells for name in cell.split(", ")}
+    assert len(declared) > 15
+    assert [name for name in declared if name not in rows] == []
 
 
 def says(page: Path, number: int) -> bool:
