@@ -28,7 +28,15 @@ from app.core.fairshare.tree_node import TenantNode, UserNode, path
 from app.core.fairshare.user_queue import MAX_PRIORITY
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Amounts, Pod, PoolName, Resource, TenantName, Wait
+from app.core.model import (
+    UNMAPPED_PREFIX,
+    Amounts,
+    Pod,
+    PoolName,
+    Resource,
+    TenantName,
+    Wait,
+)
 from app.core.placement.allocations import Allocations
 from app.core.placement.mismatch import nodes_text
 from app.core.podspec.equivalence_class import EquivalenceClass
@@ -416,14 +424,18 @@ def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
     """Return changes that would put a workload before its competitors."""
     branch = competitors.branch
     weight = _decimal(Fraction(*branch.weight))
-    if isinstance(branch, UserNode):
-        whose = f"user {branch.name}, set by an admin of tenant {branch.tenant}"
-    else:
-        whose = f"tenant {branch.name}, set by {_admin_above(branch)}"
     start = f"the start, or the deletion, of waiting work of {first}"
+    tenant = branch.tenant if isinstance(branch, UserNode) else TenantName(branch.name)
+    whose = f"user {branch.name}" if isinstance(branch, UserNode) else f"tenant {tenant}"
+    if tenant.startswith(UNMAPPED_PREFIX):  # not an object, so without a weight
+        namespace = tenant.removeprefix(UNMAPPED_PREFIX)
+        created = f"a Tenant for namespace {namespace}, created by a cluster admin"
+        whose = whose if isinstance(branch, UserNode) else "it"
+        return (f"{created} with a higher weight than {weight} for {whose}", start)
     if competitors.guaranteed:
-        return (start, f"a guarantee of tenant {_tenant_of(branch)} that covers it")
-    return (f"a higher weight than {weight} for {whose}", start)
+        return (start, f"a guarantee of tenant {tenant} that covers it")
+    admin = f"an admin of tenant {tenant}" if isinstance(branch, UserNode) else _admin_above(branch)
+    return (f"a higher weight than {weight} for {whose}, set by {admin}", start)
 
 
 def remedies_of_own(workload: WaitingWorkload, others: Remedies) -> Remedies:
@@ -469,10 +481,6 @@ def remedies_of_capacity(
 def _devices(demand: Amounts) -> str:
     devices = {r: v for r, v in demand.items() if is_device(r)} or demand
     return ", ".join(f"{render(r, v)} {r}" for r, v in devices.items())
-
-
-def _tenant_of(branch: TenantNode) -> str:
-    return str(branch.tenant if isinstance(branch, UserNode) else branch.name)
 
 
 def _admin_above(branch: TenantNode) -> str:

@@ -18,6 +18,7 @@ from app.core.admission.tenant_permissions import (
 )
 from app.core.audit_entry import EntryType
 from app.core.errors import ClusterUnavailable
+from app.core.model import UNMAPPED_PREFIX
 from app.ports.api import Stored, TenantsAndPools
 from app.ports.audit import Reporter
 from app.ports.auth import Identity
@@ -203,6 +204,10 @@ def _with_user(spec: TenantSpecMap, user: str, weight: str) -> TenantSpecMap:
 
 
 def _absent(request: WriteRequest) -> Refused:
+    namespace = request.name.removeprefix(UNMAPPED_PREFIX)
+    if request.kind == "tenants" and namespace != request.name:
+        why = f"{request.name} is a namespace without a Tenant; a cluster admin can create one."
+        return Refused(404, why)
     return Refused(404, f"There is no {request.what}; kubectl fairgate {request.kind} lists them.")
 
 

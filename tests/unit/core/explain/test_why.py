@@ -281,6 +281,19 @@ def test_the_rule_by_which_another_tenant_goes_first_is_told(
     assert [each.reason for each in found.ahead] == [reason]
 
 
+def test_a_namespace_without_a_tenant_needs_one_to_go_first() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "ns", 8)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "other", 2)))
+
+    found = asked(engine, held_pod("p", "mine", 2, since=5))
+
+    assert found.remedies[0] == (
+        "a Tenant for namespace mine, created by a cluster admin with a higher weight than 1 for it"
+    )
+
+
 def test_without_backfill_the_next_keeps_the_small_waiting() -> None:
     engine = leader(Quota())
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 6)))

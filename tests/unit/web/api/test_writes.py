@@ -467,6 +467,13 @@ async def test_headers_of_the_front_proxy_mean_nothing_at_the_direct_door(
     assert resources.spec("tenants", "team-a") == {"paused": False, **TEAM_A}
 
 
+async def test_a_namespace_without_a_tenant_has_no_weight(app: ASGIApp) -> None:
+    answer = await ask(app, "operator", "PUT", "/v1/tenants/ns.some/weight", WEIGHT)
+    assert answer.json["detail"] == (
+        "ns.some is a namespace without a Tenant; a cluster admin can create one."
+    )
+
+
 async def test_the_aggregated_path_is_none_of_the_direct_door(app: ASGIApp) -> None:
     path = "/apis/api.fairgate.io/v1/tenants/team-a/weight"
     assert (await ask(app, "operator", "PUT", path, WEIGHT)).status == 404
