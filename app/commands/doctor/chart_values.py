@@ -136,7 +136,7 @@ def _mode(seen: ClusterSnapshot) -> Section:
 
 _MODE_COMMENTS = {
     Mode.OBSERVE: "Observe: no pod is held or refused, and Fairgate counts and warns. Change it to "
-    "Enforce\nwhen fairgate doctor finds no problem.",
+    "Enforce\nwhen fairgate doctor finds no problem, and refusals in Observe are intended.",
     Mode.ENFORCE: "The mode of this installation: pods are held and refused.",
 }
 

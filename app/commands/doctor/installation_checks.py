@@ -28,7 +28,10 @@ def check_installation(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding
     """Check an installed Fairgate. `now` is compared with the times of Lease and events."""
     if not seen.installation.exists:
         if seen.is_known("mutatingwebhookconfigurations", "deployments"):
-            yield ok(Check.WEBHOOKS, "Fairgate is not installed; the chart's defaults are judged.")
+            judged = (
+                "settings of the values file" if seen.assumed.references else "chart's defaults"
+            )
+            yield ok(Check.WEBHOOKS, f"Fairgate is not installed; the {judged} are judged.")
         return
     yield from _webhooks(seen)
     yield from _mode(seen)

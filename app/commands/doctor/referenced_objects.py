@@ -1,4 +1,4 @@
-"""The objects that a values file of the chart names: Secrets and a PriorityClass."""
+"""The objects that a values file of the chart names: Secrets, a PriorityClass and a Redis."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ class ReferencedSecret:
 
 @dataclass(frozen=True, slots=True)
 class ReferencedObjects:
-    """The Secrets in a values file, and the PriorityClass of Fairgate's pods."""
+    """The Secrets in a values file, the PriorityClass of Fairgate's pods, and the Redis.
+
+    `has_redis`: the file names a Redis in some way. `redis_url` is "" if a Secret has the URL.
+    """
 
     secrets: tuple[ReferencedSecret, ...]
     priority_class: str
+    has_redis: bool = True
+    redis_url: str = ""
 
 
 def referenced_objects(values: Mapping[str, Any]) -> ReferencedObjects:
@@ -61,4 +66,11 @@ def referenced_objects(values: Mapping[str, Any]) -> ReferencedObjects:
             raise TypeError(f"{each.values_key} or its key is no text")
         if not NAME.fullmatch(each.name):
             raise ValueError(f"{each.values_key} is not the name of a Secret: {each.name[:80]!r}")
-    return ReferencedObjects(secrets, str(values.get("priorityClassName") or ""))
+    url = redis.get("url") or ""
+    is_bundled = (redis.get("bundled") or {}).get("enabled") is True
+    return ReferencedObjects(
+        secrets,
+        str(values.get("priorityClassName") or ""),
+        has_redis=bool(url or redis.get("existingSecret") or is_bundled),
+        redis_url=str(url),
+    )

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.commands.doctor.findings import Check, Finding, ok, problem
+from app.commands.doctor.referenced_objects import ReferencedObjects
 from app.commands.doctor.snapshot import ClusterSnapshot
+from app.config.setting_parsers import redis_url
+from app.core.errors import InvalidInput
+from app.store.redis_url import hosts
 
 
 def check_values_file(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
@@ -13,6 +17,7 @@ def check_values_file(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding
     planned = seen.assumed.references
     if planned is None:
         return
+    yield from _redis(planned)
     missing = False
     for secret in dict.fromkeys(planned.secrets if seen.is_known("secrets") else ()):
         keys = seen.secrets.get(secret.name)
@@ -38,3 +43,20 @@ def check_values_file(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding
         )
     if not missing and planned.secrets and seen.is_known("secrets", "priorityclasses"):
         yield ok(Check.COMPONENTS, "all Secrets that the values file names exist.")
+
+
+def _redis(planned: ReferencedObjects) -> Iterator[Finding]:
+    if not planned.has_redis:
+        yield problem(
+            Check.REDIS,
+            "the values file names no Redis, without which no pod is ever released.",
+            "Set redis.url or redis.existingSecret, or redis.bundled.enabled for a trial.",
+        )
+    if not planned.redis_url:
+        return
+    try:
+        host = hosts(redis_url(planned.redis_url))
+    except InvalidInput as error:
+        yield problem(Check.REDIS, f"redis.url of the values file: {error}", "Correct the URL.")
+    else:
+        yield ok(Check.REDIS, f"the values file names {host}; --redis-url tests an address.")

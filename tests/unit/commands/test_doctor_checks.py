@@ -34,6 +34,9 @@ from tests.support.doctor_cluster import (
 )
 from tests.support.doctor_rig import HOME, NOW, Object, cluster, installed, look, time_of
 
+REDIS = "redis: {url: 'redis://redis:6379/0'}\n"
+"""A part of a values file."""
+
 
 def found(
     *objects: Object, values: str = "", version: str = "v1.36.0", forbidden: Iterable[str] = ()
@@ -79,7 +82,7 @@ def test_every_agent_in_use_is_named_with_its_namespace_and_purpose() -> None:
 
 def test_agents_in_exempt_namespaces_are_in_order() -> None:
     spaces = [each["metadata"]["namespace"] for each in AGENTS]
-    assert found(*AGENTS, values=f"extraExemptNamespaces: {spaces}") == {}
+    assert found(*AGENTS, values=f"{REDIS}extraExemptNamespaces: {spaces}") == {}
 
 
 def test_a_namespace_with_agents_and_gpu_pods_is_not_to_be_exempted() -> None:
@@ -152,7 +155,7 @@ def test_another_scheduler_and_its_account_are_named() -> None:
     assert "scheduler volcano" in names.message
     assert names.objects == ("Pod team-a/train",)
     assert account.objects == (BINDER,)
-    values = f"schedulers: {{names: [default-scheduler, volcano], users: ['{BINDER}']}}"
+    values = f"{REDIS}schedulers: {{names: [default-scheduler, volcano], users: ['{BINDER}']}}"
     listed = pod("team-a", "train", 1, schedulerName="volcano")
     assert found(listed, ROLES[0], BINDINGS[0], values=values) == {}
 
@@ -678,6 +681,34 @@ def test_each_object_that_a_values_file_names_must_exist() -> None:
     assert problems[0].message == (
         f"redis.existingSecret names Secret url-of-redis in namespace {HOME}, which does not exist."
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("mode: Enforce", "the values file names no Redis"),
+        ("redis: {bundled: {enabled: false}}", "the values file names no Redis"),
+        ("redis: {bundled: {enabled: true}}", ""),
+        ("redis: {url: 'http://redis:6379'}", "redis.url of the values file: this is not a URL of"),
+        ("redis: {url: 'redis://:secret@redis:6379'}", ""),
+    ],
+)
+def test_the_redis_of_a_values_file_is_named_and_has_a_possible_url(
+    values: str, words: str
+) -> None:
+    findings = found(values=values)
+    if not words:
+        assert findings == {}
+        return
+    finding = only(findings, Check.REDIS)
+    assert (finding.level, finding.message.startswith(words)) == (Level.PROBLEM, True)
+
+
+def test_the_address_in_a_values_file_is_said_to_be_untested() -> None:
+    seen = look(cluster(), "redis: {url: 'redis://user:secret@redis:6379/0'}")
+    told = [each.message for each in examine(seen, HOME, NOW)]
+    assert "the values file names redis:6379; --redis-url tests an address." in told
+    assert "Fairgate is not installed; the settings of the values file are judged." in told
 
 
 def test_a_secret_must_have_the_keys_that_the_chart_reads() -> None:
