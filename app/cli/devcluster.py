@@ -172,7 +172,7 @@ def status(folder: FolderOption = None, *, output: ReportOutput) -> None:
     if dead:
         typer.echo(
             f"Ended by itself: {', '.join(dead)}; the logs are in {cluster.folder / 'logs'}. "
-            "`fairgate dev up` starts it again.",
+            "`fairgate dev up` replaces the cluster by a new, empty one.",
             err=True,
         )
         raise typer.Exit(NOT_UP)
