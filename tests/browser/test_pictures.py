@@ -11,12 +11,18 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis
+from app.ports.api import PodEvent
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import QUICK, go, sign_in
 from tests.fakes.fake_api_cluster import NOW, ApiCluster, busy, ran, record_releases, served
 
 OPENED = NOW + 754_000
 """The time of the pictures."""
+
+WAITS = "queued: 1 of 31 in language/carol@example.com; waits for 8 nvidia.com/gpu of pool h100"
+EVENTS = [(2, "Held", WAITS), (420, "Waiting", f"{WAITS}; tenant vision comes first")]
+"""Events of a pod, with the seconds after its creation."""
 
 RELEASES = [
     ("vision", (60, 400)),
@@ -61,7 +67,7 @@ VIEWS = {
     "me": ("me", "You use 18 %"),
     "audit": ("audit?minutes=60", "amounts: 8 GPUs"),
     "glossary": ("glossary?reason=fair+order", "Why a pod waits"),
-    "pod": ("pods/language/wait-0", "Who goes first"),
+    "pod": ("pods/language/wait-0", "What happened"),
 }
 """Address and awaited text of each view. A pod opens over the view before it."""
 
@@ -78,7 +84,10 @@ def test_the_pictures_show_each_view(opens: Opens, tmp_path: Path, look: str) ->
     folder = IMAGES if os.environ.get("PICTURES") else tmp_path
     town = ApiCluster(leader_message=LeaderStateMessage(OPENED, 3, 0.5), now=OPENED)
     town.rights.name = "erin@example.com"
-    town.rights.granted |= {("get", "audit")}
+    town.rights.granted |= {("get", "audit"), ("list", "events")}
+    for seconds, reason, message in EVENTS:
+        event = PodEvent(Millis(NOW + 1000 * seconds), reason, message, "fairgate", False, 1)
+        town.events.add("language", "wait-0", event)
     for minutes, (tenant, waits) in enumerate(RELEASES):
         record_releases(town.stream, tenant, 8, waits, minutes=5 * (len(RELEASES) - minutes))
     for name_of, devices, since, until in RUNS:
