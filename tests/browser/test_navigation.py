@@ -264,7 +264,7 @@ def test_no_two_entries_of_a_list_have_the_same_key(opens: Opens, place: Served)
         route.fulfill(response=answer, json=told | {"ahead": told["ahead"] * 2})
 
     page = live(opens, place)
-    page.route("**/v1/workloads/**", repeat)
+    page.route("**/v1/workloads/*/*", repeat)
     go(page, "pods/language/wait-0")
     expect(page.get_by_role("dialog").get_by_role("listitem").first).to_be_visible()
     assert page.evaluate(DUPLICATE_KEYS) == []
