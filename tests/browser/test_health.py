@@ -8,6 +8,8 @@ import pytest
 from playwright.sync_api import expect
 
 from app.core import events as ev
+from app.core.explain.leader_state import OLD_MS
+from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis
 from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
@@ -92,6 +94,56 @@ def test_observe_mode_says_that_no_pod_is_held(opens: Opens, place: Served) -> N
     sign_in(page)
     expect(page.get_by_role("alert")).to_contain_text("Observe mode")
     expect(page.get_by_role("status").first).to_have_text("Observing")
+
+
+ENDS = """
+async () => {
+  const { listen } = await import("/static/stream.js");
+  const [real, clock, told] = [window.fetch, Date.now, []];
+  let [calls, now] = [0, clock()];
+  Date.now = () => now;
+  window.fetch = async () => {
+    calls += 1;
+    if (calls === 3) throw new TypeError("no route");
+    now += 60000;
+    const text = new TextEncoder().encode('event: hello\\ndata: {}\\n\\n');
+    return new Response(new ReadableStream({ start(c) { c.enqueue(text); c.close(); } }));
+  };
+  let stop;
+  await new Promise((done) => {
+    stop = listen(null, ({ kind }) => { told.push(kind); if (kind === "lost") done(); });
+  });
+  stop();
+  [window.fetch, Date.now] = [real, clock];
+  return told;
+}
+"""
+"""Connections that a proxy ends after a minute; the third one fails."""
+
+
+def test_a_connection_that_a_proxy_ends_begins_again_without_a_word(
+    opens: Opens, place: Served
+) -> None:
+    page = live(opens, place)
+    assert page.evaluate(ENDS) == ["live", "event", "live", "event", "lost"]
+
+
+def test_a_caller_without_the_stream_is_told_that_releases_are_paused(
+    opens: Opens, place: Served
+) -> None:
+    town = place.cluster
+    town.rights.granted = set()
+    town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
+    page = opens(place)
+    sign_in(page)
+    expect(page.get_by_role("status").first).to_have_text("My work only")
+    expect(page.get_by_role("alert")).to_be_empty()
+    town.now = Millis(NOW + OLD_MS + 1)
+    expect(page.get_by_role("status").first).to_have_text("Releases paused", timeout=15_000)
+    expect(page.get_by_role("alert")).to_contain_text("No controller leads")
+    town.now = NOW
+    expect(page.get_by_role("status").first).to_have_text("My work only", timeout=15_000)
+    expect(page.get_by_role("alert")).to_be_empty()
 
 
 def test_a_lost_connection_is_reported_and_tried_again(opens: Opens, place: Served) -> None:

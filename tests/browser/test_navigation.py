@@ -238,7 +238,7 @@ def test_the_drawer_shows_what_happened_to_the_pod(opens: Opens, place: Served) 
     events.add("robotics", "wait-0", failed)
     place.deliver(ev.PodGone(NOW, Uid("robotics/wait-0")))
     page.reload()
-    expect(dialog).to_contain_text("This pod does not wait or run under Fairgate.")
+    expect(dialog).to_contain_text("This pod is gone, or requests no GPU.")
     happened = dialog.locator(".happened li")
     expect(happened).to_have_count(2)
     first, second = happened.all_inner_texts()
@@ -322,7 +322,9 @@ def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
     drawer(page)
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
     place.deliver(ev.PodGone(NOW, Uid(POD)))
-    expect(page.get_by_role("dialog")).to_contain_text("it has finished, was deleted")
+    expect(page.get_by_role("dialog")).to_contain_text("This pod is gone. Its last state, of")
+    expect(page.get_by_role("dialog")).not_to_contain_text("What would help")
+    expect(page.get_by_role("dialog")).not_to_contain_text("It is read again")
 
 
 # --- search ---
@@ -357,6 +359,16 @@ def test_search_finds_each_kind_and_enter_opens_it(
     page.wait_for_function(
         "address => decodeURIComponent(location.hash).startsWith(address)", arg=address
     )
+
+
+def test_the_list_of_a_search_closes_when_the_focus_leaves(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.keyboard.press("/")
+    page.keyboard.press("/")  # the field has the focus already
+    page.keyboard.type("wait-3")
+    expect(page.get_by_role("option").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("option").first).to_be_hidden()
 
 
 def test_search_without_a_result_names_what_was_searched(opens: Opens, place: Served) -> None:

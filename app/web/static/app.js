@@ -106,11 +106,12 @@ function App() {
   const look = useTheme();
   const [here, setHere] = useState(current);
   useEffect(() => listenToAddress(() => setHere(current())), []);
+  const [pause, setPause] = useState("");
   const isSignedIn = session !== null && session.caller !== null;
   const ask = useCallback(
     async (path, options) => {
       try {
-        return await request(path, session?.token, options);
+        return await request(path, session?.token, { ...options, warned: setPause });
       } catch (error) {
         if (error.status === 401) end(`You were signed out: ${error.message}`);
         throw error;
@@ -126,7 +127,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> <span class="label">Fairgate</span></p>
-      <${Status} news=${news} isSignedIn=${isSignedIn} />
+      <${Status} news=${news} pause=${pause} isSignedIn=${isSignedIn} />
       ${isSignedIn ? html`<${SearchBox} ask=${ask} />` : null}
       <div class="person">
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
@@ -134,13 +135,13 @@ function App() {
       </div>
       ${isSignedIn ? html`<${Navigation} here=${here} news=${news} />` : null}
     </header>
-    ${isSignedIn ? html`<${Banner} news=${news} />` : null}
+    ${isSignedIn ? html`<${Banner} news=${news} pause=${pause} />` : null}
     <main id="main" tabindex="-1">
       ${session === null ? html`<p class="note" role="status">Connecting …</p>` : null}
       ${session !== null && !isSignedIn ? html`<${SignIn} begin=${begin} why=${why} />` : null}
       ${isSignedIn ? html`<${View} here=${here} news=${news} ask=${ask} paint=${look.paint} />` : null}
     </main>
-    ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} />` : null}
+    ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} isAlone=${news.link === "denied"} />` : null}
     <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p><button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>
   `;
 }
@@ -156,11 +157,12 @@ function titleOf(here, view) {
 }
 
 /** Health at a glance. It is not green while no pod can be released. */
-function Status({ news, isSignedIn }) {
+function Status({ news, pause, isSignedIn }) {
   const { link, state } = news;
   let [kind, text] = ["off", "Signed out"];
   if (isSignedIn && link === "connecting") [kind, text] = ["waiting", "Connecting …"];
   else if (isSignedIn && link === "lost") [kind, text] = ["lost", "Connection lost"];
+  else if (isSignedIn && link === "denied" && pause) [kind, text] = ["lost", "Releases paused"];
   else if (isSignedIn && link === "denied") [kind, text] = ["waiting", "My work only"];
   else if (isSignedIn && state?.problems.some((problem) => PAUSING.has(problem.code))) [kind, text] = ["lost", "Releases paused"];
   else if (isSignedIn && state?.problems.length) [kind, text] = ["lost", "Fault"];
@@ -169,12 +171,15 @@ function Status({ news, isSignedIn }) {
   return html`<p class="status" role="status" data-kind=${kind}>${text}</p>`;
 }
 
-function Banner({ news }) {
+/** `pause`: why no pod can be released, for callers without the right to the stream. */
+function Banner({ news, pause }) {
   const { link, why, heard, state } = news;
   const rows = [];
   if (link === "lost") {
     const shown = state && heard ? ` The data is from ${time(heard)}.` : "";
     rows.push(["ConnectionLost", `The connection was lost. The page tries again.${why ? ` ${visible(why)}` : ""}${shown}`]);
+  } else if (link === "denied") {
+    if (pause) rows.push([pause.startsWith("Redis") ? "RedisUnreachable" : "NoLeader", visible(pause)]);
   } else {
     for (const problem of state?.problems ?? []) {
       // The text stays the same while the fault lasts, so that it is announced once.
@@ -231,7 +236,7 @@ function View({ here, news, ask, paint }) {
   }
   if (view === "audit" && (hello || link === "lost")) return html`<${Audit} query=${query} ask=${ask} />`;
   if (view === "glossary") return html`<${Glossary} query=${query} state=${state} />`;
-  if (view === "queues" && query.get("tenant")) return html`<${Queue} tenant=${query.get("tenant")} user=${query.get("user")} ask=${ask} />`;
+  if (view === "queues" && query.get("tenant")) return html`<${Queue} tenant=${query.get("tenant")} user=${query.get("user")} ask=${ask} isAlone=${link === "denied"} />`;
   if (!state || !hello) return html`<p class="note">Loading …</p>`;
   switch (view) {
     case "tenants":

@@ -89,13 +89,14 @@ export function SearchBox({ ask }) {
     else if (event.key === "ArrowUp") setChosen(Math.max(0, chosen - 1));
     else if (event.key === "Enter" && items[chosen]) follow(items[chosen]);
     else if (event.key === "Escape") leave();
+    else if (event.key === "/" && !text) return event.preventDefault(); // the field has the focus already
     else return;
     event.preventDefault();
   };
   const items = answer?.items ?? [];
   return html`<div class="search">
     <label class="unseen" for="search">Search</label>
-    <input id="search" ref=${field} type="search" role="combobox" autocomplete="off" spellcheck=${false} placeholder="Search pods, jobs, users ( / )" value=${text} aria-expanded=${String(Boolean(answer))} aria-controls="hits" aria-activedescendant=${items.length ? `hit-${chosen}` : undefined} onInput=${(event) => setText(event.target.value)} onKeyDown=${keys} />
+    <input id="search" ref=${field} type="search" role="combobox" autocomplete="off" spellcheck=${false} placeholder="Search pods, jobs, users ( / )" value=${text} aria-expanded=${String(Boolean(answer))} aria-controls="hits" aria-activedescendant=${items.length ? `hit-${chosen}` : undefined} onInput=${(event) => setText(event.target.value)} onKeyDown=${keys} onBlur=${() => setAnswer(null)} />
     <div class="hits" hidden=${!answer}>
       <ul id="hits" role="listbox" aria-label="Found">
         ${items.map((hit, index) => html`<li key=${`${hit.kind} ${hit.namespace} ${hit.tenant} ${hit.user} ${hit.name}`} id=${`hit-${index}`} role="option" aria-selected=${String(index === chosen)} onMouseDown=${(event) => { event.preventDefault(); follow(hit); }}>

@@ -4,6 +4,8 @@
 const SOONEST = 1000;
 const LATEST = 30000;
 const SILENT = 45000;
+/** A connection that ends sooner is reported. */
+const LASTED = 10000;
 
 /** Status 401 or 403: a retry would not help. */
 export class Denied extends Error {
@@ -35,9 +37,10 @@ function headersOf(token, accept) {
 }
 
 /**
- * Request a route with `method` and a JSON `body`. Return JSON or text. Throws Failed.
+ * Request a route with `method` and a JSON `body`. Return JSON or text. Throws Failed. `warned`
+ * receives the warning of each successful read: why no pod can be released, or "".
  */
-export async function ask(path, token, { method = "GET", body, signal } = {}) {
+export async function ask(path, token, { method = "GET", body, signal, warned } = {}) {
   const headers = headersOf(token, "application/json");
   if (body !== undefined) headers["content-type"] = "application/json";
   const answer = await fetch(path, {
@@ -47,6 +50,7 @@ export async function ask(path, token, { method = "GET", body, signal } = {}) {
     cache: "no-store",
     signal,
   });
+  if (answer.ok && method === "GET") warned?.(/^299 - "(.*)"$/.exec(answer.headers.get("warning") ?? "")?.[1] ?? "");
   const isJson = answer.headers.get("content-type")?.includes("json") && !answer.headers.get("content-type").includes("ndjson");
   if (answer.ok) return isJson ? answer.json() : answer.text();
   throw new Failed(answer.status, await problemOf(answer));
@@ -72,6 +76,9 @@ async function* events(body, heard) {
     }
   }
 }
+
+/** The server, or a proxy before it, ended a connection that worked. A proxy limits its duration. */
+class Ended extends Error {}
 
 /**
  * Listen until the returned function is called. `told` receives {kind: "live"}, {kind: "lost",
@@ -113,7 +120,7 @@ export function listen(token, told) {
         wait = SOONEST;
         told({ kind: "event", name: event.name, data });
       }
-      throw new Error("The server ended the connection.");
+      throw new Ended("The server ended the connection.");
     } finally {
       clearTimeout(alarm);
       stopping.signal.removeEventListener("abort", end);
@@ -123,10 +130,13 @@ export function listen(token, told) {
 
   async function run() {
     while (!stopping.signal.aborted) {
+      const began = Date.now();
       try {
         await once();
       } catch (error) {
         if (stopping.signal.aborted) return;
+        // After a connection that worked for a while, the next one begins at once, without a word.
+        if (error instanceof Ended && Date.now() - began > LASTED) continue;
         if (error instanceof Denied) {
           told({ kind: "denied", status: error.status, why: error.message });
           return;

@@ -1,6 +1,6 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
-import { ago, amounts, estimateText, exactMoment, lasting, sentence, visible } from "../format.js";
+import { amounts, estimateText, exactMoment, lasting, sentence, visible } from "../format.js";
 import { Rule, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -14,7 +14,8 @@ const HINT = /; more: kubectl fairgate why .*$/;
 /** Terms that names of compared numbers contain. */
 const COMPARED = ["limit", "guarantee", "gang", "pool", "score"];
 
-export function PodDrawer({ namespace, name, ask }) {
+/** `isAlone`: the caller sees no other view, so the tenant has no link. */
+export function PodDrawer({ namespace, name, ask, isAlone }) {
   const path = `/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const answer = useAnswer(ask, path, AGAIN);
   const [drawer, heading] = [useRef(null), useRef(null)];
@@ -31,14 +32,14 @@ export function PodDrawer({ namespace, name, ask }) {
       before?.isConnected && before.focus?.({ preventScroll: true });
     };
   }, []);
-  return html`<aside class="drawer" role="dialog" aria-labelledby="pod-title" ref=${drawer}>
+  return html`<div class="drawer" role="dialog" aria-modal="true" aria-labelledby="pod-title" ref=${drawer}>
     <div class="card-head">
       <h2 id="pod-title" tabindex="-1" ref=${heading}>${visible(`${namespace}/${name}`)}</h2>
       <button type="button" onClick=${closePod}>Close</button>
     </div>
-    <${Body} answer=${answer} namespace=${namespace} name=${name} />
+    <${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} />
     <${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} />
-  </aside>`;
+  </div>`;
 }
 
 /** Keep the focus in the drawer: Tab goes from its last control to its first, and Shift and Tab back. */
@@ -52,31 +53,34 @@ function keepFocus(event, drawer, heading) {
   (event.shiftKey ? last : first).focus();
 }
 
-function Body({ answer, namespace, name }) {
+function Body({ answer, namespace, name, isAlone }) {
   const { data: pod, error, at } = answer;
   if (!pod && error?.status === 404) {
-    return html`<p class="note">This pod does not wait or run under Fairgate. It has finished, requests no GPU, or does not exist.</p>`;
+    return html`<p class="note">This pod is gone, or requests no GPU.</p>`;
   }
   if (!pod && error) return html`<p class="problem" role="alert">${error.message}</p>`;
   if (!pod) return html`<p class="note" role="status">Loading …</p>`;
   const age = (Date.now() - at) / 1000;
+  const seen = exactMoment(new Date(at));
+  // The API finds a pod of another user only while its queue may be seen.
+  const isGone = error?.status === 404 || error?.status === 403;
   return html`
-    ${error ? html`<p class="problem">This was the last state of the pod: it has finished, was deleted, or cannot be read now. ${visible(error.message)}</p>` : null}
+    ${isGone ? html`<p class="problem">This pod is gone. Its last state, of ${seen}:</p>` : error ? html`<p class="problem">The pod cannot be read now. Its state of ${seen}: ${error.status ? visible(error.message) : ""}</p>` : null}
     <p class="sentence">${pod.state === "held" ? html`<${Term} name=${pod.rule} kind="reason"><${Rule} rule=${pod.rule} /><//> ` : null}${sentence(pod.reason)}</p>
     <dl class="facts">
-      <${Fact} name="State" term="held">${pod.state === "held" ? `held for ${ago(pod.since)}` : "released"}<//>
+      <${Fact} name="State" term="held">${pod.state === "held" ? `held for ${lasting((at - Date.parse(pod.since)) / 1000)}` : "released"}<//>
       <${Fact} name="Place" term="place">${pod.position ? `${pod.position} of ${pod.length} of ${visible(pod.user)}` : ""}<//>
       <${Fact} name="Estimated start" term="estimate">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>
       <${Fact} name="Requests">${amounts(pod.request)}${pod.pods > 1 ? html` by ${pod.pods} pods of <${Term} name="gang">gang<//> ${visible(pod.gang)}` : ""}<//>
-      <${Fact} name="Tenant" term="tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
+      <${Fact} name="Tenant" term="tenant">${isAlone ? visible(pod.tenant) : html`<a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a>`}<//>
       <${Fact} name="Pools" term="pool">${pod.pools.map(visible).join(", ")}<//>
       <${Fact} name="Priority">${pod.priority ? `${pod.priority}: it orders only the pods of ${visible(pod.user)}` : ""}<//>
     </dl>
     <${Ahead} pod=${pod} />
     <${Numbers} numbers=${pod.numbers} />
-    ${pod.remedies.length ? html`<h3>What would help</h3><ul>${pod.remedies.map((remedy) => html`<li key=${remedy}>${sentence(remedy)}</li>`)}</ul>` : null}
+    ${pod.remedies.length && !isGone ? html`<h3>What would help</h3><ul>${pod.remedies.map((remedy) => html`<li key=${remedy}>${sentence(remedy)}</li>`)}</ul>` : null}
     <${Copy} text=${`kubectl fairgate why ${name} -n ${namespace}`} />
-    <p class="note">As of ${age < 0.5 ? "now" : `${lasting(age)} ago`}. It is read again every ${AGAIN} s.</p>
+    ${isGone ? null : html`<p class="note">As of ${age < 0.5 ? "now" : `${lasting(age)} ago`}. It is read again every ${AGAIN} s.</p>`}
   `;
 }
 
@@ -93,7 +97,7 @@ function Happened({ events }) {
   if (!events.items.length) return html`<p class="note">There is no event. Kubernetes deletes events after an hour, unless it is configured otherwise.</p>`;
   return html`<ul class="happened">${events.items.map((event, place) => html`<li key=${place}>
       <time datetime=${event.at}>${exactMoment(new Date(event.at))}</time> <strong>${event.warning ? "Warning: " : ""}${visible(event.reason)}</strong>${event.count > 1 ? ` (${event.count} times)` : ""}
-      ${event.source && event.source !== "fairgate" ? ` from ${visible(event.source)}` : ""}: ${visible(event.message.replace(HINT, ""))}
+      ${event.source && event.source !== "fairgate" ? ` from ${visible(event.source)}` : ""}: ${sentence(event.message.replace(HINT, ""))}
     </li>`)}</ul>
     ${events.more ? html`<p class="note">Older events are left out: kubectl describe pod shows all.</p>` : null}`;
 }

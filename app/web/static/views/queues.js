@@ -92,7 +92,8 @@ function QueueRow({ queue, part, units }) {
 }
 
 /** The pods of one queue, a page at a time. */
-export function Queue({ tenant, user, ask }) {
+/** `isAlone`: the caller sees no other view. */
+export function Queue({ tenant, user, ask, isAlone }) {
   const [most, setMost] = useState(PAGE);
   const path = `/v1/tenants/${encodeURIComponent(tenant)}/queue${user ? `?${new URLSearchParams({ user })}` : ""}`;
   const { data, error } = useAnswer(ask, path, most > LONG ? SELDOM : AGAIN, most);
@@ -100,7 +101,7 @@ export function Queue({ tenant, user, ask }) {
   return html`<section class="card" aria-labelledby="queue-title">
     <div class="card-head">
       <h1 id="queue-title">Queue of ${visible(title)}</h1>
-      <p><a href=${address("queues")}>All queues</a></p>
+      ${isAlone ? null : html`<p><a href=${address("queues")}>All queues</a></p>`}
     </div>
     ${error?.status === 403 ? html`<${NotAllowed} right=${rightIn(error.message)}>You may not see this queue.<//>` : error ? html`<p class="problem" role="alert">The pods cannot be shown: ${error.message}</p>` : null}
     ${data && !data.items.length ? html`<${Empty}>No pod of ${visible(title)} waits.<//>` : null}
