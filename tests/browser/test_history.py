@@ -147,6 +147,9 @@ def test_a_long_time_has_the_use_of_the_last_hour(opens: Opens, place: Served) -
     page = history(opens, place, "?range=604800")
     page.get_by_role("group", name="Weighted GPUs in use").press("ArrowLeft")
     page.keyboard.press("ArrowRight")
+    mark = page.locator(".u-cursor-x").first
+    expect(mark).not_to_have_class("u-off")
+    assert mark.evaluate("mark => new DOMMatrix(getComputedStyle(mark).transform).m41") > 100
     # 256 weighted GPUs for 30 of 61 minutes.
     expect(page.locator(".values").first).to_contain_text("research 125.9;")
 

@@ -133,6 +133,17 @@ def test_long_names_and_their_weights_are_whole(opens: Opens, place: Served) -> 
     assert cell.locator(".label").evaluate("part => part.scrollWidth <= part.clientWidth + 1")
 
 
+@pytest.mark.parametrize(("width", "place_of_name"), [(1280, ".caller"), (360, ".account")])
+def test_the_name_of_the_caller_is_shown_once(
+    opens: Opens, place: Served, width: int, place_of_name: str
+) -> None:
+    page = live(opens, place, width=width, height=740)
+    name = page.get_by_text("alice@example.com", exact=True).locator("visible=true")
+    shown = name.and_(page.locator(".caller, .account"))
+    expect(shown).to_have_count(1)
+    expect(page.locator(place_of_name)).to_be_visible()
+
+
 def test_the_first_tenant_is_on_the_first_screen_of_a_phone(opens: Opens, place: Served) -> None:
     page = live(opens, place, width=360, height=740)
     box = page.locator("#tenant-rows tr").first.bounding_box()

@@ -336,6 +336,7 @@ def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
         ("wait-3", "pod", "#/pods/"),
         ("annex", "namespace", "#/tenants/lab"),
         ("train", "job", "#/queues?tenant=vision&user=bob"),
+        ("mine", "job", "#/me"),
         ("carol", "user", "#/queues?tenant=language&user=carol"),
         ("robo", "tenant", "#/tenants/robotics"),
         ("t4-02", "node", "#/nodes?node=t4-02"),
@@ -346,6 +347,8 @@ def test_search_finds_each_kind_and_enter_opens_it(
 ) -> None:
     pod = held("wait-99", "vision", "bob@example.com").pod
     place.deliver(ev.PodObserved(NOW, replace(pod, owner="Job/train-a-model")))
+    own = held("own", "vision", "alice@example.com").pod
+    place.deliver(ev.PodObserved(NOW, replace(own, owner="Job/mine")))
     lab = replace(tenant("lab").tenant, namespaces=("annex",))
     place.deliver(ev.TenantObserved(NOW, lab), held("one", "annex", "ivan@example.com"))
     page = live(opens, place)

@@ -588,6 +588,14 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
 
 
+def test_a_reclaim_is_told_in_units(opens: Opens, town: ApiCluster, place: Served) -> None:
+    facts: dict[str, Fact] = {"pod": "p", "borrowed": ("0.122917", "0"), "lostGpuSeconds": 685}
+    record(town, EntryType.RECLAIMED, facts)
+    _, rows = audit_rows(opens, town, place)
+    told = "borrowed: 12\u00a0% of the cluster, against 0\u00a0%, lostGpuSeconds: 11 min of a GPU"
+    expect(rows.first).to_contain_text(told)
+
+
 def test_equal_refusals_in_a_row_are_one_line(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:

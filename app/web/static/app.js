@@ -128,7 +128,7 @@ function App() {
     <header class="top">
       <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> <span class="label">Fairgate</span></p>
       <${Status} news=${news} pause=${pause} isSignedIn=${isSignedIn} />
-      ${isSignedIn ? html`<${SearchBox} ask=${ask} />` : null}
+      ${isSignedIn ? html`<${SearchBox} ask=${ask} caller=${session.caller} />` : null}
       <div class="person">
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
         ${isSignedIn && session.token ? html`<button type="button" onClick=${() => end()}>Sign out</button>` : null}
@@ -142,7 +142,7 @@ function App() {
       ${isSignedIn ? html`<${View} here=${here} news=${news} ask=${ask} paint=${look.paint} />` : null}
     </main>
     ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} isAlone=${news.link === "denied"} />` : null}
-    <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p><button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>
+    <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p>${isSignedIn ? html`<p class="account">${visible(session.caller)}</p>` : null}<button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>
   `;
 }
 

@@ -103,7 +103,10 @@ function Plot({ title, name, file, times, lines, levels = NONE, say = decimal, t
     if (by) {
       if (!event.shiftKey) setAnchor(null);
       else if (mark === null) setAnchor(times[at ?? last]);
-      setPointed(times[Math.min(last, Math.max(0, (at ?? last) + by))]);
+      const to = times[Math.min(last, Math.max(0, (at ?? last) + by))];
+      setPointed(to);
+      const chart = drawn.current;
+      chart.setCursor({ left: chart.valToPos(to, "x"), top: chart.over.clientHeight / 2 }, false);
     } else if (event.key === "Enter" && ends) onSelect(...ends);
     else if (event.key === "Escape" && ends) setAnchor(null);
     else return;
@@ -118,7 +121,7 @@ function Plot({ title, name, file, times, lines, levels = NONE, say = decimal, t
     <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values. With Shift they select a time, and Enter shows it.`} onKeyDown=${move} onMouseDown=${press}></div>
     <p class="values" role="status">${ends ? `Selected: ${moment(new Date(ends[0] * 1000))} to ${moment(new Date(ends[1] * 1000))}. Enter shows this time.` : words}</p>
     <ul class="legend lines" aria-label="Lines of the chart">
-      ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${index + 1}`}></span>${visible(line.name)}</li>`)}
+      ${lines.map((line, index) => html`<li key=${line.name}><svg class=${`key stroke line-${index + 1}`} viewBox="0 0 26 4" aria-hidden="true"><line x2="26" y1="2" y2="2" stroke-dasharray=${DASHES[index % DASHES.length]?.join(" ")} /></svg>${visible(line.name)}</li>`)}
       ${levels.map((level, index) => html`<li key=${level.name}><span class=${`key level-${index}`}></span>${level.note}</li>`)}
     </ul>
     <${Details} summary="As a table">${() => html`<${Numbers} name=${name} times=${times} lines=${lines} say=${say} />`}<//>

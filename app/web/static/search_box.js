@@ -9,7 +9,8 @@ const PAUSE = 150;
 /** Most objects of each kind. */
 const MOST = 8;
 
-function target(hit) {
+/** The own work of `caller` has waiting and released pods; a queue has only waiting ones. */
+function target(hit, caller) {
   switch (hit.kind) {
     case "pod":
       return podAddress(hit.namespace, hit.name);
@@ -18,6 +19,7 @@ function target(hit) {
     case "user":
       return address("queues", [], { tenant: hit.tenant, user: hit.user });
     case "job":
+      if (hit.user === caller) return address("me");
       return address("queues", [], { tenant: hit.tenant, user: hit.user });
     default:
       return address("tenants", [hit.tenant]);
@@ -36,7 +38,7 @@ function where(hit) {
   return hit.kind === "user" || hit.kind === "namespace" ? hit.tenant : "";
 }
 
-export function SearchBox({ ask }) {
+export function SearchBox({ ask, caller }) {
   const [text, setText] = useState("");
   const [answer, setAnswer] = useState(null);
   const [chosen, setChosen] = useState(0);
@@ -81,7 +83,7 @@ export function SearchBox({ ask }) {
   const follow = (hit) => {
     leave();
     if (hit.kind !== "pod") field.current?.blur(); // the drawer of a pod returns the focus
-    open(target(hit));
+    open(target(hit, caller));
   };
   const keys = (event) => {
     const items = answer?.items ?? [];

@@ -1,6 +1,6 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
-import { amounts, count, exactMoment, lasting, moment, visible } from "../format.js";
+import { amounts, count, exactMoment, lasting, moment, percent, visible } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { change, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
@@ -18,6 +18,8 @@ const FORMATS = {
   amounts: amounts,
   waited: lasting,
   compared: (levels) => levels.map((each) => (each.next === undefined ? `${each.first} (nobody else waits)` : `${each.first} (${each.score}) before ${each.next} (${each.nextScore})`)).join(", "),
+  borrowed: ([theirs, ours]) => `${percent(Number(theirs))} of the cluster, against ${percent(Number(ours))}`,
+  lostGpuSeconds: (seconds) => `${lasting(seconds)} of a GPU`,
   since: (at) => moment(new Date(at)),
   count: (times) => count(times, "time"),
   fields: (fields) => Object.entries(fields).map(([field, { before, after }]) => `${field} ${before ?? "unset"} → ${after ?? "unset"}`).join(", "),
