@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +16,16 @@ from app.kube.client import Client
 from app.kube.convert import read_time
 from app.ports.api import EventList, PodEvent
 
-LONGEST_LIST = 500
-"""Events asked for. Users can create any number of events on their pods."""
+PAGE = 10
+"""Events in one request. Users can create events of more than a megabyte on their pods."""
 
+MOST_EVENTS = 200
+MOST_BYTES = 2_000_000
+
+LATEST = Millis(253_402_300_799_000)
+"""The last second of the year 9999. Later times cannot be shown."""
+
+_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _anything = Decoder[Any](object)
 
 
@@ -28,19 +36,31 @@ class PodEventReader:
         self._client = client
 
     async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
-        """Return the last events of all pods of this name, newest first. Raises ClusterError."""
-        selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
-        query = [("fieldSelector", selector), ("limit", str(LONGEST_LIST))]
+        """Return the newest of the events that were read, of all pods of this name.
+
+        It reads events by name until the bounds above. A name that no pod can have has no events.
+        Raises ClusterError.
+        """
+        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+            return EventList([], False)
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
-        answer = await self._client.request("GET", path, query=query)
-        try:
-            document = _anything.decode(answer)
-            found = [_event(item) for item in document["items"]]
-        except (msgspec.DecodeError, InvalidInput, KeyError) as error:
-            raise ClusterUnavailable(f"{path}: garbled ({error}).") from error
+        selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
+        query = [("fieldSelector", selector), ("limit", str(PAGE))]
+        found, size, token = list[PodEvent](), 0, ""
+        while True:
+            more = [("continue", token)] if token else []
+            answer = await self._client.request("GET", path, query=[*query, *more])
+            size += len(answer)
+            try:
+                document = _anything.decode(answer)
+                found += map(_event, document["items"])
+                token = document["metadata"].get("continue") or ""
+            except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+                raise ClusterUnavailable(f"{path}: garbled ({error}).") from error
+            if not token or len(found) >= MOST_EVENTS or size >= MOST_BYTES:
+                break
         found.sort(key=lambda each: each.at, reverse=True)
-        is_cut = bool(document["metadata"].get("continue")) or len(found) > limit
-        return EventList(found[:limit], is_cut)
+        return EventList(found[:limit], bool(token) or len(found) > limit)
 
 
 def _event(item: Mapping[str, Any]) -> PodEvent:
@@ -49,7 +69,7 @@ def _event(item: Mapping[str, Any]) -> PodEvent:
     return PodEvent(
         at=_time(item, series),
         reason=item.get("reason") or "",
-        message=item.get("message") or "",
+        message=(item.get("message") or "")[:1024],
         source=source,
         warning=item.get("type") == "Warning",
         count=series.get("count") or item.get("count") or 1,
@@ -57,11 +77,13 @@ def _event(item: Mapping[str, Any]) -> PodEvent:
 
 
 def _time(item: Mapping[str, Any], series: Mapping[str, Any]) -> Millis:
-    """Return when the event was last seen. Old and new clients use different fields."""
-    times: Sequence[Any] = (
-        series.get("lastObservedTime"),
-        item.get("lastTimestamp"),
-        item.get("eventTime"),
-        item["metadata"].get("creationTimestamp"),
-    )
-    return read_time("time of an event", next(filter(None, times), ""))
+    """Return when the event was last seen. Clients use different fields, and may write any time."""
+    seen = (series.get("lastObservedTime"), item.get("lastTimestamp"), item.get("eventTime"))
+    for written in (*filter(None, seen), item["metadata"]["creationTimestamp"]):
+        try:
+            at = read_time("time of an event", written)
+        except InvalidInput:
+            continue
+        if 0 < at <= LATEST:
+            return at
+    return Millis(0)

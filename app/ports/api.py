@@ -123,7 +123,7 @@ class PodEvent:
 
 
 class EventList(NamedTuple):
-    """Events, newest first. `is_cut`: there are more."""
+    """Events, newest first. `is_cut`: there are others, not all of them older."""
 
     items: Sequence[PodEvent]
     is_cut: bool
@@ -133,7 +133,7 @@ class PodEvents(Protocol):
     """Reads the events of pods. May raise ClusterError."""
 
     async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
-        """Return the last `limit` events of all pods that had this name in this namespace."""
+        """Return `limit` events of all pods that had this name in this namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from app.core.errors import ClusterError
 from app.ports.api import EventList, PodEvent
 
 
@@ -9,12 +12,19 @@ class FakePodEvents:
     """`ports.api.PodEvents` with the events that `add` stores."""
 
     def __init__(self) -> None:
+        self.error: ClusterError | None = None
+        self.waits: asyncio.Event | None = None
+        """A read ends only when this event is set."""
         self._events: dict[tuple[str, str], list[PodEvent]] = {}
 
     def add(self, namespace: str, name: str, event: PodEvent) -> None:
         self._events.setdefault((namespace, name), []).append(event)
 
     async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
+        if self.waits is not None:
+            await self.waits.wait()
+        if self.error is not None:
+            raise self.error
         found = self._events.get((namespace, name), [])
         newest = sorted(found, key=lambda each: each.at, reverse=True)
         return EventList(newest[:limit], len(newest) > limit)

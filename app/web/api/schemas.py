@@ -263,7 +263,7 @@ class EventShown(ResponseModel):
 
 
 class EventsModel(ResponseModel):
-    """The events of all pods that had this name, newest first. `more`: there are older ones."""
+    """Events of all pods that had this name, newest first. `more`: there are others."""
 
     items: list[EventShown]
     more: bool

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from app.core.errors import ClusterError
 from app.core.explain.messages import AWAITS, LACKS
 from app.core.explain.views import ReleasedView
 from app.core.model import Uid
@@ -18,11 +21,17 @@ from app.web.api.refused import Refused
 from app.web.api.route_context import NamespacePath, PodPath, RouteContext
 from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
 
+AGAIN = {"Retry-After": "2"}
+
+log = logging.getLogger("fairgate.api")
+
 
 def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /workloads."""
     access = context.access
     caller = Depends(access.caller)
+    # Users can make events so large that a few reads at once keep the API server busy.
+    turn, reading = asyncio.Semaphore(1), set[str]()
 
     @routes.get(
         "/workloads/{namespace}/{pod}",
@@ -57,9 +66,22 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
         limit: Annotated[int, Query(ge=1, le=500, description="Most events.")] = 50,
         identity: Identity = caller,
     ) -> EventsModel:
-        """The API server keeps events for an hour, unless it is configured otherwise."""
+        """The newest of the first 200 events by name, or of the first 2 MB.
+
+        The API server keeps events for an hour, unless it is configured otherwise.
+        """
         await access.need_events(identity, namespace)
-        found = await context.events.of_pod(namespace, pod, limit)
+        if identity.name in reading:
+            raise Refused(429, "Your last read of events goes on; wait for it.", AGAIN)
+        reading.add(identity.name)
+        try:
+            async with turn:
+                found = await context.events.of_pod(namespace, pod, limit)
+        except ClusterError as error:
+            log.info("events not read", extra={"namespace": namespace, "why": str(error)})
+            raise Refused(503, "The events cannot be read now; try again.", AGAIN) from error
+        finally:
+            reading.discard(identity.name)
         return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
 
 

@@ -78,6 +78,19 @@ def test_inside_the_cluster_everything_runs(inside: list[Object]) -> None:
     assert of_kind(inside, "Deployment")["fairgate-webhook"]["spec"]["replicas"] == 2
 
 
+def test_flow_control_is_for_our_accounts_only_and_can_be_left_out(
+    chart: Chart, inside: list[Object]
+) -> None:
+    schemas = of_kind(inside, "FlowSchema")
+    rules = [rule for each in schemas.values() for rule in each["spec"]["rules"]]
+    subjects = [subject["serviceAccount"] for rule in rules for subject in rule["subjects"]]
+    assert {each["name"] for each in subjects} == NAMES
+    assert {each["namespace"] for each in subjects} == {"fairgate-system"}
+    without = chart.render("flowControl.enabled=false")
+    kinds = {"FlowSchema", "PriorityLevelConfiguration"}
+    assert not kinds & {each["kind"] for each in without}
+
+
 def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart) -> None:
     inside, outside = chart.render("api.aggregated=false"), chart.render(OUTSIDE, NETWORK)
     assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}

@@ -99,7 +99,7 @@ function Happened({ events }) {
       <time datetime=${event.at}>${exactMoment(new Date(event.at))}</time> <strong>${event.warning ? "Warning: " : ""}${visible(event.reason)}</strong>${event.count > 1 ? ` (${event.count} times)` : ""}
       ${event.source && event.source !== "fairgate" ? ` from ${visible(event.source)}` : ""}: ${sentence(event.message.replace(HINT, ""))}
     </li>`)}</ul>
-    ${events.more ? html`<p class="note">Older events are left out: kubectl describe pod shows all.</p>` : null}`;
+    ${events.more ? html`<p class="note">Some events are left out: kubectl describe pod shows all.</p>` : null}`;
 }
 
 function Fact({ name, term, children }) {

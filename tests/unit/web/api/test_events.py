@@ -1,0 +1,59 @@
+"""The route of a pod's events: bounded reads, and errors that name what failed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp
+
+from app.core.errors import ClusterUnavailable
+from app.core.model import Millis
+from app.ports.api import PodEvent
+from tests.fakes.fake_api_cluster import NOW, ApiCluster
+from tests.support.asgi import Reply, call
+
+PATH = "/v1/workloads/lab/p/events"
+
+
+def cluster() -> ApiCluster:
+    made = ApiCluster()
+    made.rights.granted.add(("list", "events/lab"))
+    for number in range(3):
+        at = Millis(NOW + 1000 * number)
+        made.events.add("lab", "p", PodEvent(at, "Held", f"event {number}", "fairgate", False, 1))
+    return made
+
+
+async def get(app: ASGIApp, path: str) -> Reply:
+    return await call(app, "GET", path, headers={"authorization": "Bearer alices"})
+
+
+async def test_the_newest_events_come_first_and_others_are_announced() -> None:
+    found = (await get(cluster().app(), f"{PATH}?limit=2")).json
+    assert [each["message"] for each in found["items"]] == ["event 2", "event 1"]
+    assert found["more"]
+
+
+async def test_a_failed_read_says_what_cannot_be_read() -> None:
+    town = cluster()
+    town.events.error = ClusterUnavailable("no answer")
+    reply = await get(town.app(), PATH)
+    assert (reply.status, reply.json["detail"]) == (
+        503,
+        "The events cannot be read now; try again.",
+    )
+
+
+async def test_a_caller_reads_events_once_at_a_time() -> None:
+    town = cluster()
+    town.events.waits = asyncio.Event()
+    app = town.app()
+    tasks = [asyncio.create_task(get(app, PATH)) for _ in range(3)]
+    done, waiting = await asyncio.wait(tasks, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    refused = [task.result() for task in done]
+    assert {each.status for each in refused} == {429}
+    assert "wait for it" in refused[0].json["detail"]
+    town.events.waits.set()
+    last = await asyncio.gather(*waiting)
+    assert sorted(each.status for each in (*refused, *last)) == [200, 429, 429]
+    assert (await get(app, PATH)).status == 200
