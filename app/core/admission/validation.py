@@ -192,7 +192,8 @@ class ValidationRules:
     variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
     paths: str = (
         r"^/[/.]*(dev[/.]*((char|nvidia|dri|kfd|vfio).*)?|"
-        r"proc/(.*/)?(root|cwd|fd|map_files)(/.*)?|(var[/.]*/)?run[/.]*/nvidia[/.]*/driver.*)?$"
+        r"proc/(.*/)?(root|cwd|fd|map_files)(/.*)?|"
+        r"(var[/.]*/)?run[/.]*(/nvidia[/.]*(/driver.*)?)?)?$"
     )
     refuse_privileged: bool = True
     taints: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
