@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.effects import Intend, PodRef, StoreWrite
-from app.core.explain.queue_listing import Mark
+from app.core.effects import Intend, StoreWrite
+from app.core.explain.queue_listing import Mark, QueueRow
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, PoolName, Resource, TenantName, UserName
 
@@ -65,21 +65,6 @@ class UsedAmount:
     pool: PoolName
     resource: Resource
     amount: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A waiting workload in the list of its user. `ref` is its first pod, `pods` their number.
-
-    `position` counts from 1 to `length`, the queued workloads of the user; 0: it is not queued.
-    """
-
-    mark: Mark
-    ref: PodRef
-    gang: str
-    pods: int
-    position: int
-    length: int
 
 
 class QueueReader(Protocol):

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from app.core.effects import ListOrder
-from app.core.explain.queue_listing import Mark
+from app.core.explain.queue_listing import Mark, QueueRow
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import PoolName, Resource, TenantName, UserName
-from app.ports.store import PendingCount, QueueRow, UsedAmount
+from app.ports.store import PendingCount, UsedAmount
 from app.store import schema
 from app.store.connection import Server
 from app.store.lua_scripts import Scripts

@@ -25,6 +25,7 @@ from app.kube.device_selectors import DeviceSelectors
 from app.kube.event_reader import PodEventReader
 from app.kube.proposed_pods import ProposedPods
 from app.kube.tenants_pools import KubeResources
+from app.ports.store import QueueReader
 from app.sim.forecast.estimates import Estimates
 from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import WhatIfs
@@ -103,12 +104,7 @@ async def api(process: RoleProcess) -> None:
         KubeResources(process.client),
         PodEventReader(process.client),
         reporting_of(process),
-        queues=LeaderQueues(
-            RedisReader(server, settings.cluster),
-            EngineQueues(engine.queries),
-            lambda: current(mirror.leader_message, now()) is not None,
-            lambda: mirror.seen_whole,
-        ),
+        queues=_queues(mirror, engine, RedisReader(server, settings.cluster)),
         managed=managed,
         forecasts=estimates,
         past=ToldQuotas(chain, view),
@@ -126,6 +122,15 @@ async def api(process: RoleProcess) -> None:
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
     if settings.aggregated_listen is not None:
         _aggregate(process, app, settings.aggregated_listen, certificate)
+
+
+def _queues(mirror: Follower, engine: Engine, copy: QueueReader) -> LeaderQueues:
+    return LeaderQueues(
+        copy,
+        EngineQueues(engine.queries),
+        lambda: current(mirror.leader_message, now()) is not None,
+        lambda: mirror.seen_whole,
+    )
 
 
 def _access(process: RoleProcess) -> Access:

@@ -10,10 +10,11 @@ from app.core import events as ev
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, Release, StoreWrite
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
+from app.core.explain.queue_listing import QueueRow
 from app.core.fairshare.usage_record import UsageEnded, UsageStarted
 from app.core.model import Pod, ReleaseOutcome, TenantName, Uid, UserName
 from app.core.quantities import ManagedResources
-from app.ports.store import QueueReader, QueueRow
+from app.ports.store import QueueReader
 from app.sim.cluster.virtual_cluster import held_pod
 from app.web.api.queue_sources import EngineQueues
 from tests.support.rest_app import GPU, NOW, node, pool, tenant

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from app.core.engine import Engine
 from app.core.errors import StoreError
-from app.core.explain.queue_listing import Mark
+from app.core.explain.queue_listing import Mark, QueueRow
 from app.core.model import TenantName, UserName
-from app.ports.store import PendingCount, QueueRow, UsedAmount
+from app.ports.store import PendingCount, UsedAmount
 from tests.fakes.fake_store import Contents
 
 

@@ -12,12 +12,12 @@ from typing import assert_never
 
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, ListOrder, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
-from app.core.explain.queue_listing import Mark
+from app.core.explain.queue_listing import Mark, QueueRow
 from app.core.explain.views import LeaderStateMessage
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
-from app.ports.store import PendingCount, QueueRow, UsedAmount
+from app.ports.store import PendingCount, UsedAmount
 from tests.fakes.fake_usage_records import Runs
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.core.effects import StoreWrite
-from app.ports.store import QueueReader, QueueRow
+from app.core.explain.queue_listing import QueueRow
+from app.ports.store import QueueReader
 from tests.fakes.fake_store import Contents
 
 PAGE = 500

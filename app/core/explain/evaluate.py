@@ -2,8 +2,8 @@
 
 The result has the rule, the sentence, the numbers that the rule compared, and remedies. This module
 writes the verdict on a queued workload (the last clause) and the reason why a pool cannot serve it.
-`messages` writes the rest of the sentence and most remedies, and `pacing` the clauses about pods
-that the scheduler has not bound.
+`messages` writes the rest of the sentence, `pacing` the clauses about pods that the scheduler has
+not bound, and `remedies` the changes that would help.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from app.core.explain.messages import (
     limits,
     position_of,
     queued,
+)
+from app.core.explain.pacing import closed_out, held_text
+from app.core.explain.reasons import RULES, Rule, SharedReason, Why
+from app.core.explain.remedies import (
     remedies_aside,
     remedies_of_capacity,
     remedies_of_limit,
@@ -33,8 +37,6 @@ from app.core.explain.messages import (
     remedies_of_own,
     remedies_of_reservation,
 )
-from app.core.explain.pacing import closed_out, held_text
-from app.core.explain.reasons import RULES, Rule, SharedReason, Why
 from app.core.explain.short_resource import shortages
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.model import NodeSet, Pod, Pool, PoolName, Tenant, Uid, Wait

@@ -1,47 +1,37 @@
-"""Text for users about a waiting workload: sentences about pods in no queue, and remedies.
+"""Text for users about a waiting workload: sentences about pods in no queue.
 
 The sentence for a queued pod begins here, and the clause about a limit or guarantee is here.
-`evaluate` and `pacing` have the other clauses that say why it waits, with some remedies. The words
-that compare two siblings are in `competitors`.
+`evaluate` and `pacing` have the other clauses that say why it waits. `competitors` compares two
+siblings in words, and `remedies` has the changes that would help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping
 
 from app.core.admission.submitters import counts_for_controller
-from app.core.explain.competitors import Competitors
 from app.core.explain.explain_context import (
-    ExplainContext,
     Position,
     WaitingWorkload,
     place_of,
     workload_of,
 )
 from app.core.explain.reasons import Rule
-from app.core.explain.short_resource import shortages
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.sort_key import GUARANTEED
-from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import TenantNode, UserNode, path
-from app.core.fairshare.user_queue import MAX_PRIORITY
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import (
-    UNMAPPED_PREFIX,
-    Amounts,
     Pod,
     PoolName,
     Resource,
-    TenantName,
     Wait,
 )
-from app.core.placement.allocations import Allocations
 from app.core.placement.mismatch import nodes_text
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.podspec.pod_groups import ASKED, COSCHEDULING, NATIVE, source_of
-from app.core.quantities import amount, is_device, render
+from app.core.quantities import is_device, render
 from app.core.well_known import GATE
 
 LACKS = "no node takes it while its resource claim for {} is missing or being deleted"
@@ -314,194 +304,3 @@ def _unknown_submitter(tracked: PodRecord) -> str:
     if not (pod.is_owned and counts_for_controller(pod.user, pod.namespace)):
         return ""
     return "; its submitter is not known, so it counts for its controller"
-
-
-Remedies = tuple[str, ...]
-
-
-def remedies_aside(tracked: PodRecord, context: ExplainContext) -> Remedies:
-    """Return changes that would let a pod into its queue."""
-    pod, gang = tracked.pod, tracked.gang
-    match tracked.wait:
-        case Wait.TOO_LARGE:
-            return ("a new pod with shorter lists",)
-        case Wait.OTHER_GATE:
-            others = [gate for gate in pod.gates if gate != GATE]
-            return tuple(f"its owner removing the scheduling gate {each}" for each in others)
-        case Wait.GANG_INCOMPLETE if gang is not None and not gang.half:
-            return _remedies_of_gang(gang)
-        case Wait.GANG_DEFERRED if gang is not None:
-            return (f"pods of gang {gang.name} that run until the whole gang runs",)
-        case Wait.CLAIM if pod.no_class and not pod.awaits:
-            return (f"a cluster admin creating device class {pod.no_class}",)
-        case Wait.CLAIM:
-            return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
-        case Wait.NO_TENANT:
-            fault = context.tenancy.parent_fault(context.tenancy.tenant_of(pod.namespace))
-            if fault is not None:
-                return (f"a cluster admin {fault.remedy}",)
-            return (f"an admin listing {pod.namespace} in a Tenant, or half a minute of waiting",)
-        case Wait.TENANT_PAUSED:
-            name = _paused(context.tenancy.tenant_of(pod.namespace), context.tenancy)
-            return (f"{_admin_of(name, context.tenancy)} unpausing tenant {name}",)
-        case Wait.NO_POOL:
-            more = ("more devices asked for, or less memory stated",) if pod.gpu_memory else ()
-            return (
-                *more,
-                "a node selector, affinity, tolerations, or an annotation fairgate.io/pools, that "
-                "some pool can serve",
-                "a cluster admin making a pool that can serve it",
-            )
-        case Wait.REFUSED:
-            return (
-                "its release being let pass by whatever refuses it",
-                "a smaller pod, if it is almost as large as the API server stores",
-            )
-        case Wait.NO_NODE:
-            return ("pods without constraints that all nodes violate",)
-        case Wait.POSTPONED:
-            return ("fewer and shorter lists in its affinity, tolerations and claims",)
-    return ()
-
-
-def _remedies_of_gang(gang: Gang) -> Remedies:
-    if gang.leaving:
-        return (f"the end of what still runs of gang {gang.name}",)
-    if gang.size == ASKED:
-        return (f"the {source_of(gang.name)}",)
-    if gang.other_policy:
-        return (f"a new {source_of(gang.name)} with the preemption policy of its pods",)
-    lacking = gang.need - gang.there
-    if lacking <= 0 and gang.tree is not None:
-        return (f"enough pods in more pod groups of gang {gang.name}",)
-    if lacking <= 0:
-        return (f"every pod of gang {gang.name} waiting for nothing else",)
-    return (f"{lacking} more {'pod' if lacking == 1 else 'pods'} of gang {gang.name}",)
-
-
-def remedies_of_limit(
-    rule: Rule, numbers: Mapping[str, str], workload: WaitingWorkload, context: ExplainContext
-) -> Remedies:
-    """Return changes that would let a workload past a limit, or into a guarantee."""
-    name, pool = TenantName(numbers.get("tenant", workload.leaf.tenant)), numbers.get("pool", "")
-    word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
-    admin, found = _admin_of(name, context.tenancy), list[str]()
-    above = numbers.get(LACKS_TOO)
-    also = f", and that of {above} above it, too" if above else ""
-    for r in workload.shape.total:
-        if f"{r} {word}" not in numbers:
-            continue
-        used, asked, most = (amount(r, numbers[f"{r} {k}"]) for k in ("used", "asked", word))
-        over = used + asked - most
-        if over <= 0:
-            continue
-        if asked <= most:
-            found.append(
-                f"the end of pods of tenant {name} that use {render(r, over)} {r} in pool {pool}"
-            )
-        elif most:
-            found.append(f"less than {render(r, most + 1)} {r} asked for")
-        found.append(
-            f"{admin} raising the {word} of tenant {name} in pool {pool} to "
-            f"{render(r, used + asked)} {r}" + also
-        )
-    if rule is Rule.PREEMPTIBLE and workload.shape.keeper:
-        found.append("disruption budgets that allow at least one eviction of its pods")
-    elif rule is Rule.PREEMPTIBLE:
-        found.append('a pod that may be evicted, without fairgate.io/preemptible: "false"')
-    return tuple(found)
-
-
-def remedies_of_reservation(tenant: str, pool: PoolName) -> Remedies:
-    """Return changes that would give a workload the capacity reserved for another."""
-    return (
-        f"the work of tenant {tenant} starting that room of pool {pool} is kept free for",
-        "a declared fairgate.io/max-runtime that ends before that can start",
-    )
-
-
-def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
-    """Return changes that would put a workload before its competitors."""
-    branch = competitors.branch
-    weight = _decimal(Fraction(*branch.weight))
-    start = f"the start, or the deletion, of waiting work of {first}"
-    tenant = branch.tenant if isinstance(branch, UserNode) else TenantName(branch.name)
-    whose = f"user {branch.name}" if isinstance(branch, UserNode) else f"tenant {tenant}"
-    if tenant.startswith(UNMAPPED_PREFIX):  # not an object, so without a weight
-        namespace = tenant.removeprefix(UNMAPPED_PREFIX)
-        created = f"a Tenant for namespace {namespace}, created by a cluster admin"
-        whose = whose if isinstance(branch, UserNode) else "it"
-        return (f"{created} with a higher weight than {weight} for {whose}", start)
-    if competitors.guaranteed:
-        return (start, f"a guarantee of tenant {tenant} that covers it")
-    admin = f"an admin of tenant {tenant}" if isinstance(branch, UserNode) else _admin_above(branch)
-    return (f"a higher weight than {weight} for {whose}, set by {admin}", start)
-
-
-def remedies_of_own(workload: WaitingWorkload, others: Remedies) -> Remedies:
-    """Return changes that would put a workload before others of the same user."""
-    priority = MAX_PRIORITY - workload.queue_key.precedence
-    return (
-        f"a higher priority than {priority}, which orders this user's own work",
-        "the start, or the deletion, of the same user's work before it",
-        *others,
-    )
-
-
-def remedies_of_capacity(
-    shape: EquivalenceClass, pools: Sequence[PoolName], placement: Allocations
-) -> Remedies:
-    """Return changes that would free capacity for a workload."""
-    found = []
-    for pool in pools:
-        free = placement.free(pool)
-        short = {r: v - max(0, free.get(r, 0)) for r, v in shape.total.items()}
-        lacking = ", ".join(f"{render(r, v)} {r}" for r, v in short.items() if v > 0)
-        beside = shortages(shape, pool, placement)
-        if beside:
-            for each in beside:
-                found.append(
-                    f"{render(each.resource, each.asked)} {each.resource} free on one node of pool "
-                    f"{pool} that has free {', '.join(each.devices)}"
-                )
-                found.append(f"less {each.resource} asked for by each pod")
-        elif lacking:
-            found.append(f"the end of pods that use {lacking} in pool {pool}")
-        else:
-            level = shape.manner.confined
-            where = f"one node each in one {level} of" if level else "one node each in"
-            asked = " and ".join(
-                f"{count} times {_devices(demand)}" if count > 1 else _devices(demand)
-                for demand, count in shape.parts
-            )
-            found.append(f"{asked} free on {where} pool {pool}: the free capacity is scattered")
-    return (*found, f"more nodes in pool {' or '.join(pools)}")
-
-
-def _devices(demand: Amounts) -> str:
-    devices = {r: v for r, v in demand.items() if is_device(r)} or demand
-    return ", ".join(f"{render(r, v)} {r}" for r, v in devices.items())
-
-
-def _admin_above(branch: TenantNode) -> str:
-    above = branch.parent
-    named = above is not None and above.parent is not None
-    return f"an admin of tenant {above.name}" if above is not None and named else "a cluster admin"
-
-
-def _admin_of(name: TenantName, tenancy: TenantDirectory) -> str:
-    """Return the people with permission to change a tenant, as text."""
-    parent = tenancy.parent_of(name)
-    return f"an admin of tenant {parent}" if parent is not None else "a cluster admin"
-
-
-def _paused(name: TenantName, tenancy: TenantDirectory) -> TenantName:
-    """Return the paused tenant: this one, or one above it."""
-    known, above = tenancy.tenants.get(name), tenancy.parent_of(name)
-    if (known is not None and known.paused) or above is None:
-        return name
-    return _paused(above, tenancy)
-
-
-def _decimal(value: Fraction) -> str:
-    return f"{float(value):.6f}".rstrip("0").rstrip(".")

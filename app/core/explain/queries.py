@@ -10,7 +10,7 @@ from app.core.explain.entitlements import Entitlement, owed
 from app.core.explain.evaluate import why
 from app.core.explain.explain_context import ExplainContext, Position, SharedRow, workload_of
 from app.core.explain.leader_state import LeaderState, leader_message
-from app.core.explain.queue_listing import Listing
+from app.core.explain.queue_listing import QueueRow
 from app.core.explain.reasons import Why
 from app.core.explain.search import Search
 from app.core.explain.snapshot import Snapshot, snapshot
@@ -171,9 +171,9 @@ class EngineQueries:
         """Yield the waiting workloads of a user in the order of the store."""
         return queue_listing.queue(tenant, user, self._context())
 
-    def listings(self, tenant: TenantName, user: UserName) -> Iterator[Listing]:
+    def rows(self, tenant: TenantName, user: UserName) -> Iterator[QueueRow]:
         """Yield the same workloads as `queue`, without their reasons, which take long to find."""
-        return queue_listing.listings(tenant, user, self._context())
+        return queue_listing.rows(tenant, user, self._context())
 
     def people(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant with a weight, usage or waiting pods, by name."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from app.core.effects import PodRef
 from app.core.explain.evaluate import why
@@ -41,10 +40,11 @@ class Mark:
     queue_key: QueueKey
 
 
-class Listing(NamedTuple):
-    """A waiting workload without its reason. `ref` is its first pod, `pods` their number.
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A waiting workload in the list of its user. `ref` is its first pod, `pods` their number.
 
-    `position` counts from 1 to `length`; 0: it is not queued.
+    `position` counts from 1 to `length`, the queued workloads of the user; 0: it is not queued.
     """
 
     mark: Mark
@@ -55,7 +55,7 @@ class Listing(NamedTuple):
     length: int
 
 
-def listings(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[Listing]:
+def rows(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[QueueRow]:
     """Yield the waiting workloads of a user in the order of the store, without their reasons."""
     leaf = context.tree.leaf_of(tenant, user)
     if leaf is None:
@@ -63,14 +63,14 @@ def listings(tenant: TenantName, user: UserName, context: ExplainContext) -> Ite
     length = len(leaf.queue)
     for position, queue_key in enumerate(leaf.queue.after(None), 1):
         tracked = context.registry.pods[queue_key.uid]
-        yield _listing(tracked, Mark(user, True, queue_key), position, length)
+        yield _row(tracked, Mark(user, True, queue_key), position, length)
     for tracked in _unqueued(leaf, context):
-        yield _listing(tracked, Mark(user, False, tracked.queue_key), 0, 0)
+        yield _row(tracked, Mark(user, False, tracked.queue_key), 0, 0)
 
 
-def _listing(tracked: PodRecord, mark: Mark, position: int, length: int) -> Listing:
+def _row(tracked: PodRecord, mark: Mark, position: int, length: int) -> QueueRow:
     pods = len(_members(tracked, is_queued=mark.queued))
-    return Listing(mark, tracked.ref, tracked.gang_name, pods, position, length)
+    return QueueRow(mark, tracked.ref, tracked.gang_name, pods, position, length)
 
 
 def _members(tracked: PodRecord, *, is_queued: bool) -> Sequence[PodRecord]:

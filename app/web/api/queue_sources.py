@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from app.core.explain.queries import EngineQueries
-from app.core.explain.queue_listing import Mark
+from app.core.explain.queue_listing import Mark, QueueRow
 from app.core.model import TenantName, UserName
-from app.ports.store import PendingCount, QueueReader, QueueRow, UsedAmount
+from app.ports.store import PendingCount, QueueReader, UsedAmount
 
 
 class EngineQueues:
@@ -35,11 +35,11 @@ class EngineQueues:
         """Return at most `limit` workloads that follow `after`."""
         rows: list[QueueRow] = []
         for user in users:
-            for found in self._queries.listings(tenant, user):
+            for found in self._queries.rows(tenant, user):
                 if len(rows) >= limit:
                     return tuple(rows)
                 if after is None or after.user != user or _is_after(found.mark, after):
-                    rows.append(QueueRow(*found))
+                    rows.append(found)
         return tuple(rows)
 
     def _names(self, tenant: TenantName | None) -> Sequence[TenantName]:

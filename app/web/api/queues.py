@@ -14,13 +14,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.core.explain.explain_context import SharedRow
-from app.core.explain.queue_listing import Mark
+from app.core.explain.queue_listing import Mark, QueueRow
 from app.core.explain.views import HeldView
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import Millis, TenantName, Uid, UserName
 from app.ports.auth import Identity
 from app.ports.forecasts import Estimate
-from app.ports.store import QueueReader, QueueRow
+from app.ports.store import QueueReader
 from app.web.api import examples
 from app.web.api.formatting import encode_json, json_answer, moment, quantities
 from app.web.api.pagination import Limit, More, key_of, token

@@ -23,6 +23,9 @@ from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
 
 AGAIN = {"Retry-After": "2"}
 
+READ_SECONDS = 10.0
+"""Longest wait for the turn and the events together."""
+
 log = logging.getLogger("fairgate.api")
 
 
@@ -75,9 +78,9 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
             raise Refused(429, "Your last read of events goes on; wait for it.", AGAIN)
         reading.add(identity.name)
         try:
-            async with turn:
+            async with asyncio.timeout(READ_SECONDS), turn:
                 found = await context.events.of_pod(namespace, pod, limit)
-        except ClusterError as error:
+        except (ClusterError, TimeoutError) as error:
             log.info("events not read", extra={"namespace": namespace, "why": str(error)})
             raise Refused(503, "The events cannot be read now; try again.", AGAIN) from error
         finally:
