@@ -22,9 +22,6 @@ PAGE = 10
 MOST_EVENTS = 200
 MOST_BYTES = 2_000_000
 
-LATEST = Millis(253_402_300_799_000)
-"""The last second of the year 9999. Later times cannot be shown."""
-
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _anything = Decoder[Any](object)
 
@@ -84,6 +81,6 @@ def _time(item: Mapping[str, Any], series: Mapping[str, Any]) -> Millis:
             at = read_time("time of an event", written)
         except InvalidInput:
             continue
-        if 0 < at <= LATEST:
+        if at > 0:
             return at
     return Millis(0)
