@@ -31,7 +31,9 @@ def taken() -> Iterator[Command]:
             words = [each.value for each in choice if isinstance(each, ast.Constant)]
             is_plain = len(words) == len(choice) > 0 and not call.keywords
             assert is_plain, f"{file}:{call.lineno}: choose the commands by texts, without keywords"
-            yield from commands(*map(str, words))
+            found = commands(*map(str, words))
+            assert found, f"{file}:{call.lineno}: the page has no such command"
+            yield from found
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:

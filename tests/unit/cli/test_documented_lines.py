@@ -117,11 +117,6 @@ def test_a_simulation_draws_a_picture(terminal: Terminal) -> None:
     assert (terminal.folder / "two-teams.png").stat().st_size > 10_000
 
 
-def test_help_is_printed(terminal: Terminal) -> None:
-    helped = only(commands("README.md", "The first run builds Kubernetes", ".venv/bin/fairgate"))
-    assert "tools" in terminal.run(helped)
-
-
 def test_certificates_of_the_page_are_valid(terminal: Terminal) -> None:
     terminal.run(only(commands("certs/README.md", "An example with openssl 3")))
     check = only(commands("certs/README.md", "Check the certificate before"))
