@@ -32,7 +32,7 @@ class PodEventReader:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
+    async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
         """Return the newest of the events that were read, of all pods of this name.
 
         It reads events by name until the bounds above. A name that no pod can have has no events.

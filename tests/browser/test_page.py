@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.core import events as ev
-from app.core.audit.codec import line
+from app.core.audit.codec import entry_line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.explain.views import PublishedReservation
 from app.core.model import Node, NodeName, Phase, Pool, PoolName, Quota, TenantName, Uid
-from app.core.safe_text import csv_cell, visible
+from app.core.safe_text import csv_cell, escape_hidden
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
 from tests.fakes.fake_api_cluster import (
@@ -253,7 +253,7 @@ def test_nodes_that_take_no_pod_differ_without_colour(
     )
     held_back = {NodeName("h100-02"): {GPU: 1}}
     kept = PublishedReservation(PoolName("h100"), Uid("x"), TenantName("vision"), held_back)
-    town.leader_message = replace(LED, reserved=(kept,))
+    town.leader_message = replace(LED, reservations=(kept,))
     page = live(opens, place, "nodes")
     expect(page.locator(".node", has_text="t4-00")).to_contain_text("✕ t4-00: 4 of 4 used, not")
     expect(page.locator(".node", has_text="t4-03")).to_contain_text("⊘ t4-03")
@@ -461,7 +461,7 @@ def test_the_page_escapes_the_characters_that_the_server_escapes(
       const codes = Array.from({ length: 0x110000 }, (_, code) => code);
       return codes.filter((code) => visible(String.fromCodePoint(code)).length > 2);
     }"""
-    hidden = [code for code in range(0x110000) if len(visible(chr(code))) > 2]
+    hidden = [code for code in range(0x110000) if len(escape_hidden(chr(code))) > 2]
     assert live(opens, place).evaluate(run) == hidden
 
 
@@ -556,7 +556,7 @@ def test_the_meaning_of_jains_index_says_that_a_low_value_is_no_fault(
 def record(town: ApiCluster, kind: EntryType, facts: dict[str, Fact]) -> None:
     """Append an entry to the audit chain."""
     entry = seal(town.stream.last(), 1, AuditRecord(NOW, kind, facts))
-    town.stream.rows.append((entry.number, line(entry)))
+    town.stream.rows.append((entry.number, entry_line(entry)))
 
 
 def audit_rows(opens: Opens, town: ApiCluster, place: Served) -> tuple[Page, Locator]:

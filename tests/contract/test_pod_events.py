@@ -92,9 +92,12 @@ async def test_the_events_of_a_pod_are_read_newest_first(place: Place, name: str
     for each in told:
         await place.create(name, each)
     await place.create(f"{name}-1", event(3, "Held"))
-    assert await place.reader.of_pod("default", name, 50) == ([told[1], told[2], told[0]], False)
-    assert await place.reader.of_pod("default", name, 2) == ([told[1], told[2]], True)
-    assert await place.reader.of_pod("other", name, 50) == ([], False)
+    assert await place.reader.read_pod_events("default", name, 50) == (
+        [told[1], told[2], told[0]],
+        False,
+    )
+    assert await place.reader.read_pod_events("default", name, 2) == ([told[1], told[2]], True)
+    assert await place.reader.read_pod_events("other", name, 50) == ([], False)
 
 
 async def test_an_event_of_a_new_client_has_its_time_and_number(client: Client, name: str) -> None:
@@ -109,7 +112,7 @@ async def test_an_event_of_a_new_client_has_its_time_and_number(client: Client, 
         reason="Failed",
         type="Warning",
     )
-    [found] = (await real.reader.of_pod("default", name, 50)).items
+    [found] = (await real.reader.read_pod_events("default", name, 50)).items
     assert (found.at, found.count) == (FIRST + 4000, 7)
     assert (found.reason, found.source, found.warning) == ("Failed", "kubelet", True)
 
@@ -120,7 +123,7 @@ async def test_a_name_that_no_pod_can_have_has_no_events(
 ) -> None:
     real = Real(client)
     await real.create(name, event(0, "Held"))
-    assert await real.reader.of_pod("default", f"{name}{odd}", 50) == ([], False)
+    assert await real.reader.read_pod_events("default", f"{name}{odd}", 50) == ([], False)
 
 
 async def test_an_event_with_an_odd_time_is_read_with_another_one(
@@ -130,7 +133,7 @@ async def test_an_event_with_an_odd_time_is_read_with_another_one(
     for odd in ("0000-01-01T00:00:00Z", "0001-02-03T00:00:00Z", "9999-12-31T23:59:59-23:59"):
         await real.post(name, reason="Odd", message="m", lastTimestamp=odd, firstTimestamp=odd)
     await real.create(name, event(0, "Held"))
-    found = (await real.reader.of_pod("default", name, 50)).items
+    found = (await real.reader.read_pod_events("default", name, 50)).items
     assert [each.reason for each in found] == ["Odd", "Odd", "Odd", "Held"]  # the time of creation
 
 
@@ -138,7 +141,7 @@ async def test_many_and_large_events_are_read_in_part(client: Client, name: str)
     real = Real(client)
     for _ in range(PAGE + 2):
         await real.post(name, reason="Large", message="x" * 250_000)
-    found = await real.reader.of_pod("default", name, 50)
+    found = await real.reader.read_pod_events("default", name, 50)
     assert (len(found.items), found.is_cut) == (PAGE, True)
     assert {len(each.message) for each in found.items} == {1024}
 
@@ -150,4 +153,4 @@ async def test_a_garbled_answer_is_an_unavailable_cluster(answer: bytes) -> None
             return answer
 
     with pytest.raises(ClusterUnavailable, match="garbled"):
-        await PodEventReader(Garbled()).of_pod("default", "p", 50)  # type: ignore[arg-type]
+        await PodEventReader(Garbled()).read_pod_events("default", "p", 50)  # type: ignore[arg-type]
