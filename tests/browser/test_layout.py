@@ -25,7 +25,7 @@ from tests.fakes.fake_api_cluster import (
 
 HEIGHT = "document.documentElement.scrollHeight"
 VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "nodes/h100/h100-06", "history", "me")
-VIEWS += ("glossary", "pods/robotics/wait-0")
+VIEWS += ("glossary", "audit?tenant=vision", "pods/robotics/wait-0")
 
 CONTRAST = """(pairs) => {
     const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
