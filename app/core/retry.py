@@ -136,19 +136,23 @@ LONGEST_SECONDS = 30.0
 
 
 class ServerBackoff:
-    """The delay doubles with each consecutive failure."""
+    """The delay doubles with each consecutive failure, from `first` to `longest` seconds."""
 
-    def __init__(self, first: float = FIRST_SECONDS) -> None:
+    def __init__(self, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> None:
         self.failures = 0
         self._first = first
+        self._longest = longest
 
     def reset(self) -> None:
         """Reset the delay after a success."""
         self.failures = 0
 
     def next_delay(self, error: ClusterError) -> float:
-        """Return the seconds to wait after a failure: at least `Retry-After`, at most 30."""
+        """Return the seconds to wait after a failure: at least `Retry-After`, at most 30.
+
+        A `Retry-After` may exceed `longest`.
+        """
         self.failures += 1
         asked = error.retry_after or 0.0 if isinstance(error, ClusterRefused) else 0.0
-        grown: float = self._first * 2 ** min(self.failures - 1, 10)
+        grown: float = min(self._longest, self._first * 2 ** min(self.failures - 1, 10))
         return min(LONGEST_SECONDS, max(grown, asked))

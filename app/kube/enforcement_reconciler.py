@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from app.core.errors import ClusterError, ClusterRefused, FairgateError, WriteUnanswered
-from app.core.retry import ServerBackoff
 from app.kube.enforcement_apply import OURS, Restorer
 from app.kube.enforcement_map import Documents, EnforcementMap
 from app.kube.enforcement_reports import DELETED, EnforcementReports
@@ -94,7 +93,7 @@ class ObjectReconciler:
 
         `is_newest`: no replica can have a later CA. `is_fresh`: its normal form was just read.
         """
-        backoff = ServerBackoff(self._timing.backoff[0])
+        backoff = self._timing.write_backoff()
         for attempt in range(TRIES):
             try:
                 await self._reconcile_once(ref, ca, is_newest, is_fresh)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.core.retry import ServerBackoff
+
 TRIES = 5
 CONCURRENCY = 8
 """Largest number of objects at a time. One by one, a slow API server delays the last by minutes."""
@@ -23,8 +25,11 @@ class WatchdogTiming:
     proof_interval: float = 1.0
     """Interval of attempts to prove that the API server reaches a replica."""
     backoff: tuple[float, float] = (0.5, 15.0)
-    """Pause after a failed round, doubled each time: first and longest. Within a round, a write
-    without an answer is tried again after the first pause, doubled each time."""
+    """Pause after a failed round, doubled each time: first and longest."""
+    repeat: float = 1.0
+    """Within a round, a write without an answer is tried again after the first pause above, doubled
+    each time up to this. A longer pause would delay a change of the mode after the API server
+    answers again."""
     restore_pause: float = 0.25
     """Pause after a restore, in case another client changes the object again."""
     mode_wait: float = 30.0
@@ -35,6 +40,10 @@ class WatchdogTiming:
     """An API server applies a change within about a second."""
     head_start: float = 10.0
     """How long the other objects wait for the webhooks that hold pods."""
+
+    def write_backoff(self) -> ServerBackoff:
+        """Return the pauses between the tries of one write within a round."""
+        return ServerBackoff(self.backoff[0], self.repeat)
 
 
 NORMAL = WatchdogTiming()

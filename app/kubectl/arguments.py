@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
@@ -10,6 +11,7 @@ from app.core.errors import InvalidInput
 
 _AGO = re.compile(r"(?=.)((?P<days>\d{1,4})d)?((?P<hours>\d{1,5})h)?((?P<minutes>\d{1,6})m)?")
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+_LEGAL = "legal are 0 and greater decimals such as 2 or 0.5, with up to 12 digits and 6 decimals"
 
 
 def time(text: str, now: datetime) -> str:
@@ -58,10 +60,13 @@ def user_weights(written: Sequence[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def weight(text: str) -> str:
-    """Return the text if it is a weight. Raises InvalidInput."""
+def weight(text: str, tenant: str, user: str | None) -> str:
+    """Return the text if it is a weight of a tenant or of its user. Raises InvalidInput."""
     if not _DECIMAL.fullmatch(text):
-        raise InvalidInput(f"{text[:40]!r} is not a weight; write a decimal such as 2 or 0.5.")
+        whom = f"{tenant} --user {shlex.quote(user)}" if user is not None else tenant
+        raise InvalidInput(
+            f"{text[:40]!r} is not a weight: {_LEGAL}; write kubectl fairgate weights set {whom} 2."
+        )
     return text
 
 
@@ -78,5 +83,5 @@ def pod(text: str) -> str:
 def _weight(flag: str, text: str, example: str) -> tuple[str, str]:
     name, equals, number = text.rpartition("=")
     if not (equals and name and _DECIMAL.fullmatch(number)):
-        raise InvalidInput(f"{flag} {text} is not a weight; write {flag} {example}.")
+        raise InvalidInput(f"{flag} {text} is not a weight: {_LEGAL}; write {flag} {example}.")
     return name, number

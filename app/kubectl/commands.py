@@ -318,7 +318,8 @@ def set_weight(
     whom = f"/users/{segment(user)}" if user is not None else ""
     path = f"/tenants/{segment(tenant)}{whom}/weight"
     query = [("dryRun", "true")] if dry_run else []
-    found = client.send("PUT", path, {"weight": arguments.weight(weight)}, query).as_object()
+    body = {"weight": arguments.weight(weight, tenant, user)}
+    found = client.send("PUT", path, body, query).as_object()
     if output.is_data:
         print(as_text(output, found))
         return

@@ -46,7 +46,7 @@ def explain_several(found: Item, wide: bool, now: datetime) -> Block | str:
     states = ("held", "released", "finished", "unmanaged")
     counts = [f"{found[state]} {state}" for state in states if found[state]]
     if not counts:
-        return f"There are no pods of {where}.{_events(found['source'], space)}"
+        return f"There are no pods of {where}{_no_pods(found['source'], space)}."
     lines: list[Block | str] = [Text(f"Pods of {where}: {', '.join(counts)}.")]
     if found["unmanaged"]:
         lines.append(UNMANAGED)
@@ -58,13 +58,19 @@ def explain_several(found: Item, wide: bool, now: datetime) -> Block | str:
     return Group(*lines)
 
 
-def _events(source: str, namespace: str | None) -> str:
-    """Return where the API server's refusals of an object's pods are; "" for labels."""
+def _no_pods(source: str, namespace: str | None) -> str:
+    """Return why an object may have no pods, and where their refusals are; "" for labels."""
     kind, slash, name = source.partition("/")
     if source.startswith("-l ") or not slash or namespace is None:
         return ""
-    what = f"job -l {JOBSET_LABEL}={name}" if kind == "jobset" else source.replace("/", " ")
-    return f" If they were refused, kubectl describe {what} -n {namespace} shows the reason."
+    what, absent = source.replace("/", " "), ""
+    if kind == "jobset":  # its pods are found by its name alone
+        what = f"job -l {JOBSET_LABEL}={name}"
+        absent = "it does not exist there (check the name and -n NAMESPACE), "
+    return (
+        f": {absent}it created none yet, or they were deleted; if they were "
+        f"refused, kubectl describe {what} -n {namespace} shows the reason"
+    )
 
 
 def _opening(item: Item, full: str) -> str:

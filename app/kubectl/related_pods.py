@@ -32,10 +32,14 @@ _SHORT = {"deploy": "deployment", "sts": "statefulset"}
 
 @dataclass(frozen=True, slots=True)
 class PodSource:
-    """An object of a kind, or a label selector (then `kind` is empty)."""
+    """An object of a kind, or a label selector (then `kind` is empty).
+
+    `typed`: the object as the user wrote it, such as deploy/web.
+    """
 
     kind: str
     name: str
+    typed: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}" if self.kind else f"-l {self.name}"
@@ -48,7 +52,7 @@ def source(text: str) -> PodSource | None:
     if not slash or singular in ("po", "pod"):
         return None
     if name and (singular in _GROUPS or singular == "jobset"):
-        return PodSource(singular, name)
+        return PodSource(singular, name, text)
     known = ", ".join(["pod", "jobset", *_GROUPS])
     raise InvalidInput(f"{text[:80]} is of no known kind; write KIND/NAME with one of {known}.")
 
@@ -142,8 +146,10 @@ def _read(
         return client.get_kubernetes(path, query)
     except ClusterRefused as error:
         if error.status == NOT_FOUND:
+            kept = "; a Job may be deleted after it finished" if source.kind == "job" else ""
             sentence = (
-                f"There is no {source}; see whether the name and the namespace (-n) are right."
+                f"There is no {source.typed} in namespace {namespace}: check the name and the "
+                f"namespace (-n NAMESPACE){kept}."
             )
         elif error.status == FORBIDDEN:
             need = (
@@ -152,7 +158,7 @@ def _read(
             )
             if path == ALL_PODS:
                 need = "the right to list pods of all namespaces; or name one by -n"
-            sentence = f"You may not read the pods of {source}: you need {need}."
+            sentence = f"You may not read the pods of {source.typed or source}: you need {need}."
         elif error.status == INVALID and not source.kind:
             sentence = f"{source} is not a label selector such as app=train ({error})."
         else:

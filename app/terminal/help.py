@@ -7,9 +7,11 @@ attributes that every supported version of typer has.
 from __future__ import annotations
 
 import copy
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,8 +21,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandInfo
 
+from app.core.errors import InvalidInput
+
 WIDEST_NAME = 30
 """Options with longer names have their description on the next lines."""
+
+NUMBERS = ("WEIGHT",)
+"""The metavars of arguments that are numbers."""
+
+_UsageError: Any = typer.BadParameter.__base__
+"""The error for a wrong command line. typer does not export it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +41,32 @@ class HelpSection:
     rows: tuple[tuple[str, str], ...]
 
 
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Remove the words with which pydantic begins a message. typer reads some values by it."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        error.message = error.message.replace("Value error, ", "", 1)
+        raise
+
+
 class HelpCommand(TyperCommand):
     """A command with plain help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line. Raises typer.BadParameter."""
-        try:
+        takes_number = any(_is_argument(each) and each.metavar in NUMBERS for each in self.params)
+        with _plain_errors():
+            try:
+                return super().parse_args(ctx, [*args])
+            except _UsageError as error:
+                # A word such as -1 is a wrong number, not an option.
+                name = getattr(error, "option_name", "")
+                if not (takes_number and re.fullmatch(r"-[\d.]", name)):
+                    raise
+            ctx.ignore_unknown_options = True
             return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            # typer reads some values by pydantic, which begins its messages with this.
-            error.message = error.message.replace("Value error, ", "", 1)
-            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -50,6 +75,41 @@ class HelpCommand(TyperCommand):
 
 class HelpGroup(TyperGroup):
     """A group of commands with plain help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line. Raises typer.BadParameter, InvalidInput for misplaced options."""
+        try:
+            with _plain_errors():
+                return super().parse_args(ctx, [*args])
+        except _UsageError as error:
+            line = self._reordered(ctx, args) if getattr(error, "option_name", "") else ""
+            if not line:
+                raise
+            raise InvalidInput(f"Options follow the command: {line}") from error
+
+    def _reordered(self, ctx: Any, args: list[str]) -> str:
+        """Return the form of a command line with the options after the command.
+
+        It is "" if the options are not those of the command. It has no values of options: some are
+        secret.
+        """
+        for place in range(1, len(args)):
+            command: Any = self
+            path = [ctx.command_path]
+            for word in args[place:]:
+                found = command.get_command(ctx, word) if hasattr(command, "commands") else None
+                if found is None:
+                    break
+                command, path = found, [*path, word]
+            known: dict[str, Any] = {name: each for each in command.params for name in each.opts}
+            last = known.get(args[place - 1])
+            before = [word.partition("=")[0] for word in args[:place] if word.startswith("-")]
+            is_value = last is not None and not last.is_flag
+            if command is self or is_value or not known.keys() >= {*before}:
+                continue
+            path += [_argument(each) for each in command.params if _is_argument(each)]
+            return " ".join([*path, *(_with_value(name, known[name]) for name in before)])
+        return ""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -173,8 +233,14 @@ def _option(param: Any) -> str:
     short = [each for each in param.opts if not each.startswith("--")]
     long = [each for each in param.opts if each.startswith("--")]
     names = ", ".join([*short, *long, *param.secondary_opts])
+    return _with_value(names, param)
+
+
+def _with_value(names: str, param: Any) -> str:
+    """Return names of an option, and what its value is."""
     if param.is_flag:
         return names
+    long = [each for each in param.opts if each.startswith("--")]
     value = param.metavar or long[0].removeprefix("--").upper().replace("-", "_")
     return f"{names} {value}"
 

@@ -15,7 +15,7 @@ from app.terminal.output import (
     REPORT_FORMATS_HELP,
     OutputFormat,
     OutputOptions,
-    need_object_format,
+    ReportFormat,
 )
 
 
@@ -81,19 +81,11 @@ NO_HEADERS = option(
 )
 
 
-def _format(help: str) -> Any:
-    return option(
-        "form",
-        OutputFormat,
-        "--output",
-        "-o",
-        default=OutputFormat.TABLE,
-        metavar="FORMAT",
-        help=help,
-    )
+def _format(kind: type[OutputFormat] | type[ReportFormat], help: str) -> Any:
+    return option("form", kind, "--output", "-o", default=kind.TABLE, metavar="FORMAT", help=help)
 
 
-_OUTPUT = (_format(FORMATS_HELP), NO_HEADERS)
+_OUTPUT = (_format(OutputFormat, FORMATS_HELP), NO_HEADERS)
 _WATCH = option(
     "watch",
     bool,
@@ -109,15 +101,14 @@ WatchedOutput = Annotated[OutputOptions, OptionGroup(OutputOptions, (_WATCH, *_O
 """The output options of a command that can print again."""
 
 
-def _report_output(form: OutputFormat) -> OutputOptions:
-    need_object_format(form)
-    return OutputOptions(form)
+def _report_output(form: ReportFormat) -> OutputOptions:
+    return OutputOptions(OutputFormat(form.value))
 
 
 ReportOutput = Annotated[
-    OutputOptions, OptionGroup(_report_output, (_format(REPORT_FORMATS_HELP),))
+    OutputOptions, OptionGroup(_report_output, (_format(ReportFormat, REPORT_FORMATS_HELP),))
 ]
-"""The output option of a command that prints one report. csv and name raise InvalidInput."""
+"""The output option of a command that prints one report."""
 
 CONNECTION_PANEL = "Connection"
 KUBECONFIG = (

@@ -35,6 +35,15 @@ class OutputFormat(str, Enum):
     NAME = "name"
 
 
+class ReportFormat(str, Enum):
+    """Values of `--output` for a report. It is one object, so it has no format of lists."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
 DATA = (OutputFormat.JSON, OutputFormat.YAML, OutputFormat.CSV, OutputFormat.NAME)
 """Formats for programs."""
 

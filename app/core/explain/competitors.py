@@ -5,13 +5,13 @@ Other users and pods are never named, only their tenants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.core.explain.explain_context import ExplainContext, WaitingWorkload
 from app.core.explain.reasons import SiblingAhead
 from app.core.fairshare.share_tree import ShareTree
-from app.core.fairshare.sort_key import GUARANTEED, ZERO_WEIGHT, is_tie
+from app.core.fairshare.sort_key import BORROWING, GUARANTEED, ZERO_WEIGHT, is_tie
 from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.model import Amounts
 from app.core.podspec.equivalence_class import EquivalenceClass
@@ -37,9 +37,35 @@ class Competitors:
         first, own = self.siblings_ahead[0].key, self.branch.key
         return first is not None and first.band == GUARANTEED and own is not None and first < own
 
+    @property
+    def by_weight_0(self) -> bool:
+        """Return whether the first sibling comes before `branch` because that has weight 0."""
+        first, own = self.siblings_ahead[0].key, self.branch.key
+        if first is None or own is None or own.is_blocked:
+            return False
+        return first.band == BORROWING and own.band == ZERO_WEIGHT
+
+    @property
+    def whose(self) -> str:
+        """Return who waits at this level, as text: a user or a tenant."""
+        kind = "user" if isinstance(self.branch, UserNode) else "tenant"
+        return f"{kind} {self.branch.name}"
+
 
 def competitors_of(workload: WaitingWorkload, context: ExplainContext) -> Competitors | None:
-    """Return the competitors at the highest level with any, or None.
+    """Return the competitors at the highest level with any, or None."""
+    return next(_levels(workload, context), None)
+
+
+def weight_0_of(workload: WaitingWorkload, context: ExplainContext) -> tuple[Competitors, ...]:
+    """Return the competitors at each level at which weight 0 puts the workload behind them."""
+    if all(branch.weight[0] for branch in path_to_root(workload.leaf)):
+        return ()
+    return tuple(each for each in _levels(workload, context) if each.by_weight_0)
+
+
+def _levels(workload: WaitingWorkload, context: ExplainContext) -> Iterator[Competitors]:
+    """Yield the competitors at each level with any, the highest level first.
 
     If backfill is off, the next in order blocks all others, whatever it requests.
     """
@@ -60,8 +86,7 @@ def competitors_of(workload: WaitingWorkload, context: ExplainContext) -> Compet
             if competes:
                 before.append(sibling)
         if before:
-            return Competitors(branch, before)
-    return None
+            yield Competitors(branch, before)
 
 
 def is_behind_own_work(workload: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> bool:

@@ -17,6 +17,7 @@ from app.core.explain.competitors import (
     competitors_of,
     describe_competitors,
     is_behind_own_work,
+    weight_0_of,
 )
 from app.core.explain.explain_context import (
     ExplainContext,
@@ -42,6 +43,7 @@ from app.core.explain.remedies import (
     remedies_of_own_work,
     remedies_of_reservation,
     remedies_of_unqueued,
+    remedies_of_weight_0,
 )
 from app.core.explain.short_resource import shortages
 from app.core.lifecycle.pod_record import Gang, PodRecord
@@ -351,7 +353,7 @@ def _compute_verdict(
     found = None if half else competitors_of(workload, context)
     if found is not None:
         helps = () if fitting else remedies_of_capacity(shape, allowed, context.placement)
-        return _competitor_verdict(found, numbers, context, helps)
+        return _competitor_verdict(found, workload, numbers, context, helps)
     if fitting:
         return SharedReason(Rule.ORDER, "; it is next", numbers)
     helps = remedies_of_capacity(shape, allowed, context.placement)
@@ -451,6 +453,7 @@ def _fits_each_pod(shape: EquivalenceClass, pool: PoolName, context: ExplainCont
 
 def _competitor_verdict(
     competitors: Competitors,
+    workload: WaitingWorkload,
     lacking: dict[str, str],
     context: ExplainContext,
     capacity_remedies: Sequence[str],
@@ -470,7 +473,11 @@ def _competitor_verdict(
         "own score": first.own_score,
         **lacking,
     }
-    helps = (*remedies_of_order(competitors, who), *capacity_remedies)
+    behind = weight_0_of(workload, context)
+    for each in behind:
+        clause += f"; {each.whose} has weight 0, so it gets only what others leave"
+    order = (*remedies_of_order(competitors, who), *remedies_of_weight_0(behind))
+    helps = (*dict.fromkeys(order), *capacity_remedies)
     return SharedReason(rule, f"; {who} comes first{clause}", numbers, those, helps)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -141,7 +142,7 @@ def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
     weight = _decimal(Fraction(*branch.weight))
     start = f"the start, or the deletion, of waiting work of {first}"
     tenant = branch.tenant if isinstance(branch, UserNode) else TenantName(branch.name)
-    whose = f"user {branch.name}" if isinstance(branch, UserNode) else f"tenant {tenant}"
+    whose = competitors.whose
     if tenant.startswith(UNMAPPED_PREFIX):  # not an object, so without a weight
         namespace = tenant.removeprefix(UNMAPPED_PREFIX)
         created = f"a Tenant for namespace {namespace}, created by a cluster admin"
@@ -149,8 +150,30 @@ def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
         return (f"{created} with a higher weight than {weight} for {whose}", start)
     if competitors.is_within_guarantee:
         return (start, f"a guarantee of tenant {tenant} that covers it")
-    admin = f"an admin of tenant {tenant}" if isinstance(branch, UserNode) else _admin_above(branch)
-    return (f"a higher weight than {weight} for {whose}, set by {admin}", start)
+    return (_higher_weight(competitors), start)
+
+
+def remedies_of_weight_0(found: Sequence[Competitors]) -> Remedies:
+    """Return changes that would put a workload before competitors if weight 0 puts it behind."""
+    return tuple(_higher_weight(each) for each in found)
+
+
+def _higher_weight(competitors: Competitors) -> str:
+    branch = competitors.branch
+    weight = _decimal(Fraction(*branch.weight))
+    admin, target = _admin_above(branch), str(branch.name)
+    if isinstance(branch, UserNode):
+        admin = f"an admin of tenant {branch.tenant}"
+        target = f"{branch.tenant} --user {_quoted(branch.name)}"
+    command = "" if branch.weight[0] else f": kubectl fairgate weights set {target} 1"
+    return f"a higher weight than {weight} for {competitors.whose}, set by {admin}{command}"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as one word of a shell. Names of users may have any characters."""
+    if re.fullmatch(r"[\w@%+=:,./-]+", name, re.ASCII):
+        return name
+    return "'" + name.replace("'", "'\"'\"'") + "'"
 
 
 def remedies_of_own_work(workload: WaitingWorkload, others: Remedies) -> Remedies:

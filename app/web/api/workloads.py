@@ -54,7 +54,8 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
             raise Refused(
                 404,
                 f"No pod {pod} of namespace {namespace} waits or runs under Fairgate: it has "
-                "finished, requests no managed resource, or does not exist.",
+                "finished, requests no managed resource, or does not exist; check its name and the "
+                "namespace (kubectl fairgate why POD -n NAMESPACE).",
             )
         return as_json(found)
 

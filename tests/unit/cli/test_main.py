@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from app.cli.main import _outcome, cli
@@ -21,6 +23,7 @@ from app.core.errors import (
     StoreUnavailable,
     ToolMissing,
 )
+from app.kubectl.cli import cli as plugin
 from app.sim.replay.command import ReplayOptions
 from app.sim.replay.trace_files import COLUMNS
 from app.terminal.output import OutputFormat, OutputOptions
@@ -184,7 +187,37 @@ def test_simulate_needs_a_scenario_and_a_form_that_exists() -> None:
 def test_a_release_prints_no_list() -> None:
     done = fairgate("release", "train-0", "--yes", "-o", "csv")
     assert done.returncode == 2
-    assert "-o csv prints lists, and this result is one object" in done.stderr
+    assert "'csv' is not one of 'table', 'wide', 'json', 'yaml'." in done.stderr
+
+
+FORMATS = "'table', 'wide', 'json', 'yaml'"
+LIST_FORMATS = f"{FORMATS}, 'csv', 'name'"
+
+
+def options(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each visible command of a program with its option for the format, if it has one."""
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(None):
+            yield from options(command.get_command(None, name), (*words, name))
+    for each in command.params:
+        if "-o" in each.opts and each.metavar == "FORMAT" and not command.hidden:
+            yield words, each
+
+
+@pytest.mark.parametrize("program", [cli, plugin])
+def test_a_wrong_format_is_named_with_the_legal_ones_of_the_command(
+    program: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = dict(options(typer.main.get_command(program)))
+    assert len(found) > 10
+    for words, option in found.items():
+        with pytest.raises(SystemExit):
+            program([*words, "-o", "xml"])
+        told = capsys.readouterr().err
+        legal = FORMATS if "name" not in option.help else LIST_FORMATS
+        legal += ", 'values'" if words == ("doctor",) else ""
+        ending = f"Invalid value for '--output' / '-o': 'xml' is not one of {legal}.\n"
+        assert told.endswith(ending), words
 
 
 @pytest.mark.parametrize("command", ["simulate", "replay"])
@@ -276,7 +309,7 @@ def test_the_shell_completes_commands_and_words() -> None:
     assert completed("fairgate nodes ") == ["check", "label"]
     formats = ["table", "wide", "json", "yaml", "csv", "name"]
     assert completed("fairgate nodes check --output ") == formats
-    assert completed("fairgate simulate x.yaml --output ") == formats
+    assert completed("fairgate simulate x.yaml --output ") == formats[:4]  # a report
     assert completed("fairgate replay x.csv --policy ") == ["fair", "fifo", "backfill"]
 
 

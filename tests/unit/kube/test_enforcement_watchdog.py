@@ -18,7 +18,7 @@ import pytest
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.kube import enforcement_reports
 from app.kube.enforcement_spec import BINDING, PATHS, Object
-from app.kube.enforcement_timing import TRIES
+from app.kube.enforcement_timing import NORMAL, TRIES
 from tests.support.enforcement_fixture import MUTATING, POLICY, QUICK, VALIDATING, Kept, until
 
 FAILURE = "cannot be kept in force"
@@ -331,6 +331,12 @@ async def test_writes_that_fail_at_once_are_tried_again_after_growing_pauses(
         pauses = [after - before for before, after in pairwise(each[:TRIES])]
         least = [QUICK.backoff[0] * 2**number for number in range(TRIES - 1)]
         assert all(pause >= wanted for pause, wanted in zip(pauses, least, strict=True)), pauses
+
+
+def test_no_pause_before_a_write_is_repeated_is_longer_than_a_second() -> None:
+    backoff = NORMAL.write_backoff()
+    pauses = [backoff.next_delay(ClusterUnavailable("503")) for _ in range(TRIES - 1)]
+    assert pauses == [0.5, 1.0, 1.0, 1.0]
 
 
 async def test_an_object_that_gets_no_answer_does_not_delay_the_others(

@@ -340,6 +340,10 @@ WRONG = {
     "no-tenant-of-user": ("simulate", "--user", "alice=2"),
     "no-such-sum": ("usage", "--by", "colour"),
     "no-decimal": ("weights", "set", "team-a", "twice"),
+    "negative": ("weights", "set", "team-a", "-1"),
+    "negative-of-user": ("weights", "set", "team-a", "--user", "x", "-0.5", "--dry-run"),
+    "negative-in-simulation": ("simulate", "--weight", "team-a=-1"),
+    "no-such-option": ("weights", "set", "team-a", "1", "-z"),
     "no-time": ("usage", "--from", "yesterday"),
     "no-pod": ("why", "service/train"),
     "no-pod-at-all": ("why",),
@@ -504,7 +508,7 @@ def test_a_format_that_a_result_cannot_have_is_told_before_a_write(rest: Rest, r
     rest.asked.clear()
     code, _, err = run("weights", "set", "team-a", "3", "-o", "csv")
     assert (code, rest.asked) == (2, [])
-    assert err == ("fairgate: -o csv prints lists, and this result is one object; use -o json.\n")
+    assert err.endswith("'csv' is not one of 'table', 'wide', 'json', 'yaml'.\n")
 
 
 def test_quotas_of_a_tenant_have_its_users_also_those_who_only_wait(rest: Rest, run: Run) -> None:

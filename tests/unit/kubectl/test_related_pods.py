@@ -132,8 +132,12 @@ def test_without_pods_the_command_that_shows_their_refusal_is_named(
         for words in (("job/train",), ("jobset/web",), ("-l", "app/x=y"))
     )
     assert job == (
-        "There are no pods of job/train in namespace team-a. If they were refused, kubectl "
-        "describe job train -n team-a shows the reason."
+        "There are no pods of job/train in namespace team-a: it created none yet, or they were "
+        "deleted; if they were refused, kubectl describe job train -n team-a shows the reason."
+    )
+    assert jobset.startswith(
+        "There are no pods of jobset/web in namespace team-a: it does not exist there (check the "
+        "name and -n NAMESPACE), it created none yet, "
     )
     assert "kubectl describe job -l jobset.sigs.k8s.io/jobset-name=web -n team-a" in jobset
     assert labels == "There are no pods of -l app/x=y in namespace team-a."
@@ -148,11 +152,23 @@ def test_unmanaged_pods_are_explained(
     assert "the unmanaged pods: they request no managed resource" in out
 
 
-def test_an_object_that_is_not_there_is_told(
+@pytest.mark.parametrize("typed", ["job/other", "jobs/other", "deploy/web", "statefulset/web"])
+def test_an_object_that_is_not_there_is_told_as_typed_with_its_namespace(
+    typed: str, rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(rest, tmp_path, capsys, "why", typed)
+    sentence = f"There is no {typed} in namespace team-a: check the name and the namespace (-n "
+    assert (code, err.startswith(f"fairgate: {sentence}NAMESPACE)")) == (2, True)
+    assert ("a Job may be deleted after it finished" in err) is typed.startswith("job")
+
+
+def test_the_right_to_read_an_object_is_told_with_the_object_as_typed(
     rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run(rest, tmp_path, capsys, "why", "job/other")
-    assert (code, "There is no job/other" in err) == (2, True)
+    path = "GET /apis/apps/v1/namespaces/team-a/deployments/web"
+    rest.answers[path] = Reply(403, "{}", "application/json")
+    code, _, err = run(rest, tmp_path, capsys, "why", "deploy/web")
+    assert (code, "You may not read the pods of deploy/web: you need" in err) == (1, True)
 
 
 @pytest.mark.parametrize(("words", "part"), [((), "Usage"), (("--version",), "kubectl-fairgate")])

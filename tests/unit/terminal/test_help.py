@@ -9,6 +9,7 @@ import typer
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
+from app.core.errors import InvalidInput
 from app.terminal.help import CommandLine, examples
 
 program = CommandLine(name="tool", help="Does things.\n\nIt does them well.")
@@ -35,6 +36,20 @@ def show(
 @program.command()
 def hide() -> None:
     """Hide it."""
+
+
+more = CommandLine()
+program.add_typer(more, name="more")
+
+
+@more.callback()
+def group() -> None:
+    """Do more."""
+
+
+@more.command()
+def cut(loud: Annotated[bool, typer.Option("--loud", "-l")] = False) -> None:
+    """Cut it."""
 
 
 def told(*words: str) -> str:
@@ -93,3 +108,26 @@ def test_only_the_named_command_is_built(
         program(["hidden"], standalone_mode=False)
     program(["--help"], standalone_mode=False)
     assert "show" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--url", "http://me:secret@host", "show"), "tool show [NAME] --url URL"),
+        (("--url=http://me:secret@host", "-l", "show", "x"), "tool show [NAME] --url URL -l"),
+        (("--limit", "show", "show"), "tool show [NAME] --limit LIMIT"),
+        (("-l", "more", "cut"), "tool more cut -l"),
+    ],
+)
+def test_options_before_the_command_are_refused_with_the_right_order(
+    words: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        program([*words], prog_name="tool", standalone_mode=False)
+    assert str(refusal.value) == f"Options follow the command: {line}"
+
+
+@pytest.mark.parametrize("words", [("-l", "hide"), ("--limit", "show"), ("--none", "show")])
+def test_options_that_the_command_does_not_have_are_not_moved(words: tuple[str, ...]) -> None:
+    with pytest.raises(Exception, match="No such option"):
+        program([*words], prog_name="tool", standalone_mode=False)

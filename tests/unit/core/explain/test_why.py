@@ -235,6 +235,98 @@ def test_another_user_of_the_tenant_has_no_name() -> None:
     assert "secret" not in repr(found)
 
 
+ONLY_LEFTOVERS = "has weight 0, so it gets only what others leave"
+
+
+def full(tenant: Tenant, weights: dict[TenantName, str]) -> Engine:
+    """Return a leader whose devices tenant `c` uses, with a tenant of namespace `a`."""
+    engine = leader(Quota())
+    engine.handle(ev.TenantObserved(NOW, tenant))
+    for name, weight in weights.items():
+        engine.handle(ev.TenantObserved(NOW, Tenant(name, NOW, Fraction(weight))))
+    wall = held_pod("wall", "c", 8)
+    engine.handle(ev.PodObserved(NOW, wall))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.ReleaseAnswered(NOW, wall.uid, ReleaseOutcome.RELEASED))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("user", "word"), [("me", "me"), ("the boss", "'the boss'"), ("o'x", "'o'\"'\"'x'")]
+)
+def test_a_user_of_weight_0_is_told_so_and_who_may_change_it(user: str, word: str) -> None:
+    weights = {UserName(user): Fraction(0)}
+    engine = full(Tenant(TenantName("team"), NOW, namespaces=("a",), user_weights=weights), {})
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 8, user="secret", since=5)))
+
+    found = asked(engine, held_pod("p", "a", 8, user=user))
+
+    assert found.text.endswith(f"; another user comes first; user {user} {ONLY_LEFTOVERS}")
+    assert found.remedies[0] == (
+        f"a higher weight than 0 for user {user}, set by an admin of tenant team: "
+        f"kubectl fairgate weights set team --user {word} 1"
+    )
+    assert len(set(found.remedies)) == len(found.remedies)
+
+
+@pytest.mark.parametrize(
+    ("parent", "admin"),
+    [(None, "a cluster admin"), (TenantName("parent"), "an admin of tenant parent")],
+)
+def test_a_tenant_of_weight_0_is_told_so_and_who_may_change_it(
+    parent: TenantName | None, admin: str
+) -> None:
+    team = Tenant(TenantName("team"), NOW, Fraction(0), namespaces=("a",), parent=parent)
+    engine = full(team, {parent: "1"} if parent else {})
+    sibling = Tenant(TenantName("sibling"), NOW, namespaces=("b",), parent=parent)
+    engine.handle(ev.TenantObserved(NOW, sibling))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "b", 8, since=5)))
+
+    found = asked(engine, held_pod("p", "a", 8, user="me"))
+
+    assert found.text.endswith(f"; tenant sibling comes first; tenant team {ONLY_LEFTOVERS}")
+    assert found.remedies[0] == (
+        f"a higher weight than 0 for tenant team, set by {admin}: "
+        "kubectl fairgate weights set team 1"
+    )
+
+
+def test_weight_0_of_a_user_is_told_also_while_another_tenant_comes_first() -> None:
+    weights = {UserName("me"): Fraction(0)}
+    engine = full(Tenant(TenantName("team"), NOW, namespaces=("a",), user_weights=weights), {})
+    other = Tenant(TenantName("other"), NOW, Fraction(2), namespaces=("b",))
+    engine.handle(ev.TenantObserved(NOW, other))
+    engine.handle(ev.PodObserved(NOW, held_pod("first", "b", 8, since=5)))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 8, user="secret", since=5)))
+
+    found = asked(engine, held_pod("p", "a", 8, user="me"))
+
+    assert found.text.endswith(f"; tenant other comes first; user me {ONLY_LEFTOVERS}")
+    assert found.remedies[0].startswith("a higher weight than 1 for tenant team")
+    assert any(each.endswith("weights set team --user me 1") for each in found.remedies)
+
+
+def test_weight_0_is_not_told_if_it_is_not_the_cause() -> None:
+    """Nothing is free and no sibling waits; or a sibling has weight 0, too; or a guarantee."""
+    weights = {UserName(name): Fraction(0) for name in ("me", "secret")}
+    team = Tenant(TenantName("team"), NOW, Fraction(0), namespaces=("a",), user_weights=weights)
+    engine = full(team, {})
+    mine = held_pod("p", "a", 8, user="me", since=9)
+
+    alone = asked(engine, mine)
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 8, user="secret")))
+    level = asked(engine, mine)
+    quotas = {DEFAULT_POOL: Quota(guarantee={GPU: 8})}
+    sure = Tenant(TenantName("sure"), NOW, namespaces=("b",), quotas=quotas)
+    engine.handle(ev.TenantObserved(NOW, sure))
+    engine.handle(ev.PodObserved(NOW, held_pod("first", "b", 8)))
+    guaranteed = asked(engine, mine)
+
+    assert alone.rule is Rule.CAPACITY
+    assert (level.rule, guaranteed.rule) == (Rule.ORDER, Rule.GUARANTEE)
+    assert not any("weight 0" in each.text for each in (alone, level, guaranteed))
+
+
 def test_the_guarantee_of_another_tenant_goes_first() -> None:
     engine = leader(Quota(guarantee={GPU: 4}))
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 8)))

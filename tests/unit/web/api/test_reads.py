@@ -308,7 +308,9 @@ async def test_why_needs_the_right_to_get_the_pod_or_the_queue(both: Both) -> No
     both.rights.granted = {("get", "pods/team-a/p"), ("get", "pods/team-a/nothing")}
     assert (await both.get("/v1/workloads/team-a/p")).status == 200
     assert (await both.get("/v1/workloads/team-b/p")).status == 403
-    assert "nothing" in problem(await both.get("/v1/workloads/team-a/nothing"))
+    absent = problem(await both.get("/v1/workloads/team-a/nothing"))
+    assert absent.startswith("No pod nothing of namespace team-a waits or runs under Fairgate: ")
+    assert absent.endswith("the namespace (kubectl fairgate why POD -n NAMESPACE).")
     both.rights.granted = {("get", "tenants/queue/team-a")}
     assert (await both.get("/v1/workloads/team-a/p")).status == 200
 
