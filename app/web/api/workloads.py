@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from app.core.admission.submitters import limit_name
 from app.core.errors import ClusterError
 from app.core.explain.messages import AWAITS, LACKS
 from app.core.explain.views import ReleasedView
@@ -33,8 +34,9 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /workloads."""
     access = context.access
     caller = Depends(access.caller)
-    # Users can make events so large that a few reads at once keep the API server busy.
-    turn, reading = asyncio.Semaphore(1), set[str]()
+    # Users can make events so large that a few reads at once keep the API server busy. The second
+    # place serves others while a slow read goes on.
+    turn, reading = asyncio.Semaphore(2), set[str]()
 
     @routes.get(
         "/workloads/{namespace}/{pod}",
@@ -74,9 +76,10 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
         The API server keeps events for an hour, unless it is configured otherwise.
         """
         await access.need_events(identity, namespace)
-        if identity.name in reading:
+        who = limit_name(identity.name)
+        if who in reading:
             raise Refused(429, "Your last read of events goes on; wait for it.", AGAIN)
-        reading.add(identity.name)
+        reading.add(who)
         try:
             async with asyncio.timeout(READ_SECONDS), turn:
                 found = await context.events.of_pod(namespace, pod, limit)
@@ -84,7 +87,7 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
             log.info("events not read", extra={"namespace": namespace, "why": str(error)})
             raise Refused(503, "The events cannot be read now; try again.", AGAIN) from error
         finally:
-            reading.discard(identity.name)
+            reading.discard(who)
         return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
 
 

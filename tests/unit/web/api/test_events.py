@@ -10,6 +10,7 @@ from app.core.errors import ClusterUnavailable
 from app.core.model import Millis
 from app.ports.api import PodEvent
 from tests.fakes.fake_api_cluster import NOW, ApiCluster
+from tests.fakes.fake_authorizer import People
 from tests.support.asgi import Reply, call
 
 PATH = "/v1/workloads/lab/p/events"
@@ -24,8 +25,8 @@ def cluster() -> ApiCluster:
     return made
 
 
-async def get(app: ASGIApp, path: str) -> Reply:
-    return await call(app, "GET", path, headers={"authorization": "Bearer alices"})
+async def get(app: ASGIApp, path: str, token: str = "alices") -> Reply:
+    return await call(app, "GET", path, headers={"authorization": f"Bearer {token}"})
 
 
 async def test_the_newest_events_come_first_and_others_are_announced() -> None:
@@ -57,3 +58,17 @@ async def test_a_caller_reads_events_once_at_a_time() -> None:
     last = await asyncio.gather(*waiting)
     assert sorted(each.status for each in (*refused, *last)) == [200, 429, 429]
     assert (await get(app, PATH)).status == 200
+
+
+async def test_service_accounts_of_one_namespace_read_as_one_caller_and_delay_no_other() -> None:
+    bots = [f"system:serviceaccount:team-a:bot-{number}" for number in range(3)]
+    right = ("list", "lab:events", "")
+    town = ApiCluster(rights=People({name: {right} for name in (*bots, "bob")}))
+    town.events.waits = asyncio.Event()
+    app = town.app()
+    replies = asyncio.as_completed([get(app, PATH, bot) for bot in bots], timeout=5)
+    assert [(await next(replies)).status for _ in range(2)] == [429, 429]
+    ends, town.events.waits = town.events.waits, None
+    assert (await get(app, PATH, "bob")).status == 200
+    ends.set()
+    assert (await next(replies)).status == 200
