@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -25,7 +28,7 @@ from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
 AGAIN = {"Retry-After": "2"}
 
 READ_SECONDS = 10.0
-"""Longest wait for the turn and the events together."""
+"""Longest wait for a turn and the events together."""
 
 log = logging.getLogger("fairgate.api")
 
@@ -34,9 +37,7 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /workloads."""
     access = context.access
     caller = Depends(access.caller)
-    # Users can make events so large that a few reads at once keep the API server busy. The second
-    # place serves others while a slow read goes on.
-    turn, reading = asyncio.Semaphore(2), set[str]()
+    turns = _Turns()
 
     @routes.get(
         "/workloads/{namespace}/{pod}",
@@ -76,19 +77,49 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
         The API server keeps events for an hour, unless it is configured otherwise.
         """
         await access.need_events(identity, namespace)
-        who = limit_name(identity.name)
-        if who in reading:
-            raise Refused(429, "Your last read of events goes on; wait for it.", AGAIN)
-        reading.add(who)
         try:
-            async with asyncio.timeout(READ_SECONDS), turn:
+            async with asyncio.timeout(READ_SECONDS), turns.take(limit_name(identity.name)):
                 found = await context.events.of_pod(namespace, pod, limit)
         except (ClusterError, TimeoutError) as error:
             log.info("events not read", extra={"namespace": namespace, "why": str(error)})
             raise Refused(503, "The events cannot be read now; try again.", AGAIN) from error
-        finally:
-            reading.discard(who)
         return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
+
+
+@dataclass(slots=True)
+class _Caller:
+    reads: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class _Turns:
+    """Turns to read events: one for each caller, two in all.
+
+    Users can make events so large that a few reads at once keep the API server busy. The second
+    turn serves others while a slow read goes on.
+    """
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(2)
+        self._callers: dict[str, _Caller] = {}
+
+    @asynccontextmanager
+    async def take(self, who: str) -> AsyncIterator[None]:
+        """Wait for a turn. Raises Refused (429) if a read of the caller waits already.
+
+        So a user who opens one pod after another on the page sees the events of both.
+        """
+        caller = self._callers.setdefault(who, _Caller())
+        if caller.reads == 2:
+            raise Refused(429, "Your last reads of events go on; wait for them.", AGAIN)
+        caller.reads += 1
+        try:
+            async with caller.lock, self._all:
+                yield
+        finally:
+            caller.reads -= 1
+            if not caller.reads:
+                del self._callers[who]
 
 
 def _shown(event: PodEvent) -> EventShown:
