@@ -72,7 +72,7 @@ class LeaderStatePublisher:
 class LeaderStateReader:
     """Passes published leader state on. The last state stays valid while Redis is unreadable.
 
-    `reachable`: the last read succeeded.
+    `reachable`: the last read succeeded. `has_read`: a read has succeeded, with a state or without.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class LeaderStateReader:
         self._hear = hear
         self._seconds = seconds
         self.reachable = True
+        self.has_read = False
 
     async def read_state(self) -> None:
         """Read until cancelled."""
@@ -96,7 +97,7 @@ class LeaderStateReader:
                 self.reachable = False
                 log.debug("leader state not readable", extra={"why": str(error)})
             else:
-                self.reachable = True
                 if leader_message is not None:
                     self._hear(leader_message)
+                self.reachable = self.has_read = True
             await asyncio.sleep(self._seconds)

@@ -114,6 +114,7 @@ async def api(process: RoleProcess) -> None:
         proposals=ProposedPods(
             managed, frozenset(settings.exempt_namespaces), engine.charge_proposed
         ),
+        leader_state_read=lambda: hearing.has_read,
         store_reachable=lambda: hearing.reachable,
         enforcement=lambda: enforcement.result,
     )

@@ -141,9 +141,9 @@ def pause_of(message: LeaderStateMessage | None, context: RouteContext) -> Probl
 
 def pause_text(context: RouteContext) -> str:
     """Return why no pod can be released, as text, or ""."""
+    if not context.leader_state_read() and context.store_reachable():
+        return ""  # this replica has just started
     last = context.leader_message()
-    if last is None and context.store_reachable():
-        return ""  # this replica has just started and has not read it yet
     pause = pause_of(leader_state.current(last, context.now()), context)
     if pause is None:
         return ""
