@@ -30,20 +30,30 @@ class Follower:
     """
 
     def __init__(
-        self, engine: Engine, inbox: EventQueue, steps: Steps, clock: Callable[[], Millis]
+        self,
+        engine: Engine,
+        inbox: EventQueue,
+        steps: Steps,
+        clock: Callable[[], Millis],
+        stale_lag: Callable[[], float],
     ) -> None:
+        """`stale_lag` returns the seconds since the last data of stale watches, 0 without any."""
         self.seen_whole = False
         self.leader_message: LeaderStateMessage | None = None
         self._engine = engine
         self._inbox = inbox
         self._steps = steps
         self._clock = clock
+        self._stale_lag = stale_lag
         self._pass_seconds = 0.0
         self._passed = clock()
 
     def age(self) -> int:
-        """Return the milliseconds since the last pass, without the delay of the watches."""
-        return max(0, self._clock() - self._passed)
+        """Return the milliseconds since the last pass, or since the last data of stale watches.
+
+        A pass runs also while the API server is unreachable.
+        """
+        return max(0, self._clock() - self._passed, int(1000 * self._stale_lag()))
 
     def receive(self, leader_message: LeaderStateMessage) -> None:
         """Use this leader state from the next pass on."""

@@ -174,6 +174,13 @@ class Watched:
         """Return the seconds since the last data of the watch that is silent for longest."""
         return max((each.lag() for each in self._watches), default=0.0)
 
+    def stale_lag(self) -> float:
+        """Return the seconds since the last data, as `lag`, of stale watches only; else 0.
+
+        A quiet watch is fresh while its connection works, so its last data may be older.
+        """
+        return max((each.lag() for each in self._watches if not each.fresh), default=0.0)
+
 
 def watches(
     client: Client,

@@ -40,7 +40,7 @@ MOST_NODES = 5000
 """Most nodes of one pool in the answer. Kubernetes supports clusters of this size."""
 
 STALE_MS = 60_000
-"""Time without a change from the API server until the data of this replica counts as stale."""
+"""Time without data of the API server until the data of this replica counts as stale."""
 
 SILENT_MS = 15_000
 """Time without a report of any webhook replica until the webhook counts as silent."""

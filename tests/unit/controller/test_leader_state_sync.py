@@ -193,7 +193,7 @@ async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused(
     leader.handle(ev.Pass(at))
     leader_message = leader.queries.leader_message(at, 7, 0.0)
     steps = Steps(Liveness(), lambda _: None)
-    mirror = Follower(replica, EventQueue(), steps, lambda: at)
+    mirror = Follower(replica, EventQueue(), steps, lambda: at, lambda: 0.0)
     mirror.receive(leader_message)
     async with running(mirror.follow_events):
         await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)
