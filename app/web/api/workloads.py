@@ -69,7 +69,7 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     async def events(
         namespace: NamespacePath,
         pod: PodPath,
-        limit: Annotated[int, Query(ge=1, le=500, description="Most events.")] = 50,
+        limit: Annotated[int, Query(ge=1, le=200, description="Most events.")] = 50,
         identity: Identity = caller,
     ) -> EventsModel:
         """The newest of the first 200 events by name, or of the first 2 MB.

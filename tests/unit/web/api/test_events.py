@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 
 from app.core.errors import ClusterUnavailable
 from app.core.model import Millis
+from app.kube.event_reader import MOST_EVENTS
 from app.ports.api import PodEvent
 from tests.fakes.fake_api_cluster import NOW, ApiCluster
 from tests.fakes.fake_authorizer import People
@@ -33,6 +34,12 @@ async def test_the_newest_events_come_first_and_others_are_announced() -> None:
     found = (await get(cluster().app(), f"{PATH}?limit=2")).json
     assert [each["message"] for each in found["items"]] == ["event 2", "event 1"]
     assert found["more"]
+
+
+async def test_no_more_events_can_be_asked_for_than_are_read() -> None:
+    app = cluster().app()
+    assert (await get(app, f"{PATH}?limit={MOST_EVENTS}")).status == 200
+    assert (await get(app, f"{PATH}?limit={MOST_EVENTS + 1}")).status == 400
 
 
 async def test_a_failed_read_says_what_cannot_be_read() -> None:
