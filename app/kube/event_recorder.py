@@ -130,7 +130,7 @@ class PodAnnouncer:
                 if uid not in self._held:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
-            case EventReason.WAITING if not notice.message and self._will_hear(uid):
+            case EventReason.WAITING if not notice.message and self._has_unsent_held(uid):
                 self.dropped += 1
             case EventReason.RELEASED:
                 was_held = self._held.pop(uid, None) is not None
@@ -143,7 +143,7 @@ class PodAnnouncer:
             case _:
                 self._queue(notice)
 
-    def _will_hear(self, uid: Uid) -> bool:
+    def _has_unsent_held(self, uid: Uid) -> bool:
         """Return whether a `Held` of the pod will be sent."""
         return uid in self._held or (uid, EventReason.HELD) in self._waiting
 
