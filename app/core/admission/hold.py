@@ -189,7 +189,7 @@ def _hold(candidate: PodCreateRequest, tenant: TenantName) -> HoldDecision | Den
     patch += written
     if candidate.packs:
         patch += packing_patch(candidate.affinity)
-    warnings = tuple(reserved(dropped | more))
+    warnings = tuple(reserved(dropped | more, "the value given was not kept"))
     words = Words(
         candidate.labels or {}, candidate.annotations or {}, candidate.job, candidate.group
     )

@@ -209,7 +209,8 @@ def cautions(
         words = Words(_texts(template, "labels"), _texts(template, "annotations"), job)
         labels = sorted(WRITTEN_KEYS.intersection(words.labels))
         warnings |= dict.fromkeys(map(TEMPLATE_LABEL.format, labels))
-        warnings |= dict.fromkeys(reserved(words.annotations.keys() - {ANNOTATION_SUBMITTER}))
+        given = words.annotations.keys() - {ANNOTATION_SUBMITTER}
+        warnings |= dict.fromkeys(reserved(given, "pods of this template lose it"))
         warnings |= dict.fromkeys(unknown(words.labels, words.annotations))
         warnings |= dict.fromkeys([*misread(words.annotations), *doubtful(words)])
         if refused := unreadable(PodRequirements({}, words.annotations)):
