@@ -45,6 +45,15 @@ STALE_MS = 60_000
 SILENT_MS = 15_000
 """Time without a report of any webhook replica until the webhook counts as silent."""
 
+PAUSES = {
+    "RedisUnreachable": "Redis is unreachable. Releases are paused, and nothing is lost.",
+    "NoLeader": "No controller leads. Releases are paused, and held pods keep their order.",
+}
+"""Faults during which no pod can be released. A `Warning` begins with the text.
+
+The page has the same table, because a header has no code.
+"""
+
 ROUND = 4
 """Decimals of shares, so that an invisible change is not sent."""
 
@@ -129,13 +138,12 @@ def pause_of(message: LeaderStateMessage | None, context: RouteContext) -> Probl
     `message`: the leader state, None if it is old.
     """
     if not context.store_reachable():
-        text = "Redis is unreachable. Releases are paused, and nothing is lost."
+        text = PAUSES["RedisUnreachable"]
         return ProblemShown(code="RedisUnreachable", text=text, since=None)
     if message is None:
         last = context.leader_message()
         since = moment(last.at) if last is not None else None
-        text = "No controller leads. Releases are paused, and held pods keep their order."
-        return ProblemShown(code="NoLeader", text=text, since=since)
+        return ProblemShown(code="NoLeader", text=PAUSES["NoLeader"], since=since)
     return None
 
 
