@@ -19,7 +19,7 @@ from rich.console import Console
 
 from app.core.errors import FairgateError, InvalidInput
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from loadtest import (
     against,
     cost,
@@ -218,7 +218,7 @@ def _on_cluster(
     chosen: list[str], pods: int | None, rounds: int | None, progress: ConsoleProgress
 ) -> tuple[list[Measure], dict[str, str]]:
     # A signal raises only KeyboardInterrupt, so all started processes are always ended.
-    with orderly(), ground(progress) as (cluster, programs):
+    with signals_as_interrupt(), ground(progress) as (cluster, programs):
 
         async def measure() -> list[Measure]:
             async with Ground.on(cluster, progress) as place:

@@ -19,7 +19,7 @@ from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.progress import ConsoleProgress, SetupProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import Client
 from loadtest import load
 from loadtest.cpu import read_cpu, subtract
@@ -109,7 +109,7 @@ class Side:
 def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> list[Measure]:
     """Measure `pods` pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
-    with orderly(), clusters(progress, (BARE, FAIRGATE)) as up:
+    with signals_as_interrupt(), clusters(progress, (BARE, FAIRGATE)) as up:
         taken = uvloop.run(_measure(up, pods, rounds, progress))
     how = (
         f"{pods} pods a turn over {load.CONNECTIONS} connections, {rounds} rounds in turns; "

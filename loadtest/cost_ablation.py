@@ -19,7 +19,7 @@ import yaml
 from app.core.errors import ClusterRefused
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.progress import ConsoleProgress, SetupProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import MERGE_PATCH, Client
 from loadtest import load
 from loadtest.cost import API_SERVER, FAIRGATE, WARM_UP, Side, Turn, clusters, connected
@@ -62,7 +62,7 @@ ARMS: dict[str, LeftOut] = {
 def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Measure `pods` pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
-    with orderly(), clusters(progress, (FAIRGATE,)) as up:
+    with signals_as_interrupt(), clusters(progress, (FAIRGATE,)) as up:
         taken = uvloop.run(_measure(up[FAIRGATE], pods, rounds, progress))
     whole = taken[ALL]
     return Measure(

@@ -28,7 +28,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.quantities import CPU, PODS, ManagedResources
-from app.core.well_known import GATE, HELD
+from app.core.well_known import GATE, RELEASE_HELD
 
 GPU = Resource("nvidia.com/gpu")
 TENANTS = USERS = 100
@@ -57,7 +57,7 @@ class Crowd:
 
     def __init__(self, pending: int) -> None:
         self.engine = Engine(
-            ManagedResources([GPU]), EngineOptions(paced=False)
+            ManagedResources([GPU]), EngineOptions(follows_binding_rate=False)
         )  # no scheduler binds the pods
         self._random = random.Random(SEED)
         self._now = 1_700_000_000_000
@@ -124,10 +124,10 @@ class Crowd:
             name=f"train-{self._made:07}-x7k2p",
             user=self._random.choice(self._users),
             priority=0,
-            since=Millis(self._now + self._made),
+            created_at=Millis(self._now + self._made),
             demand=self._demand,
             gates=self._gates,
-            release=HELD,
+            release_annotation=RELEASE_HELD,
             selector=self._selector,
         )
 

@@ -21,7 +21,7 @@ from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import GPU, GPU_ROOM, NodeGroup
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import Client
 from loadtest import load
 from loadtest.figures import Measure, Series, Target, ratio
@@ -62,7 +62,7 @@ def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> 
     )
     cluster = LocalCluster(folders.own_folder("bench"))
     shares: list[tuple[float, float]] = []
-    with orderly():
+    with signals_as_interrupt():
         try:
             cluster.up(ClusterOptions(groups=groups), progress)
             for number in range(rounds or ROUNDS):

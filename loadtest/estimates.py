@@ -17,9 +17,9 @@ from app.devcluster.progress import ConsoleProgress
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
 from app.sim.forecast.calibration import Range
-from app.sim.forecast.forward_run import drain
-from app.sim.forecast.run_times import Lasted, RunTimeClass, size_of
-from app.sim.forecast.wait_model import Name, WaitModel, name_of
+from app.sim.forecast.forward_run import simulate_waits
+from app.sim.forecast.run_times import ObservedRunTime, RunTimeClass, request_size_class
+from app.sim.forecast.wait_model import Name, WaitModel, workload_key
 from app.sim.replay.machines import one_pool
 from app.sim.replay.trace_files import DEVICE, read_log, tenants_of
 from loadtest.figures import Compared, Measure, Series, Target
@@ -63,11 +63,11 @@ class Playback:
         snapshot = self.world.engine.queries.snapshot(at)
         if not snapshot.held:
             return
-        waits = drain(snapshot, self.foretelling.runs, number)
-        ranges = self.foretelling.ranges(snapshot, waits)
-        for work, pod in self.world.queued():
+        waits = simulate_waits(snapshot, self.foretelling.run_times, number)
+        ranges = self.foretelling.update_ranges(snapshot, waits)
+        for work, pod in self.world.waiting_workloads():
             first = work not in self._names
-            self._names[work] = name_of(pod)
+            self._names[work] = workload_key(pod)
             self.said.append(Said(at, work, ranges.get(pod.uid), first))
 
     def listen(self) -> None:
@@ -81,10 +81,10 @@ class Playback:
         if moment.step is TimelineStep.RELEASED:
             self.starts[work] = at
             if work in self._names:
-                self.foretelling.started(self._names[work], at)
+                self.foretelling.record_start(self._names[work], at)
         elif moment.step is TimelineStep.ENDED:
-            kind = RunTimeClass(work.tenant, work.user, size_of(work.demand, MANAGED))
-            self.foretelling.ended(Lasted(kind, Millis(at - self.starts[work])))
+            kind = RunTimeClass(work.tenant, work.user, request_size_class(work.demand, MANAGED))
+            self.foretelling.record_end(ObservedRunTime(kind, Millis(at - self.starts[work])))
 
 
 def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> list[Measure]:
@@ -130,13 +130,13 @@ def play(flat: bool, every: Millis = HOUR) -> Playback:
         witnesses=0,
     )
     for work in found.works:
-        world.add(work)
+        world.add_workload(work)
     playback = Playback(world)
     for number, at in enumerate(_times(found.works, every)):
         playback.tell(at, number)
     last = found.works[-1].at
-    while world.next_due is not None and len(playback.starts) < len(found.works):
-        world.advance_to(Millis(max(last, world.next_due) + every))
+    while world.next_event_at is not None and len(playback.starts) < len(found.works):
+        world.advance_to(Millis(max(last, world.next_event_at) + every))
         playback.listen()
     return playback
 

@@ -19,8 +19,8 @@ from loadtest.load import BenchFailed, pods_path, together
 
 SILENCE_SECONDS = 120.0
 
-_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
-_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.MetadataOnly])
+_change = msgspec.json.Decoder(objects.WatchEvent[objects.PodObject])
 
 
 def _ignore(name: str) -> None:

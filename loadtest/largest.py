@@ -26,7 +26,7 @@ from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import Client
 from loadtest import load
 from loadtest.figures import Compared, Measure, Series, Target
@@ -188,7 +188,7 @@ def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> 
     """Create and delete `pods` large pods; restart `rounds` times. None means the default."""
     pods, rounds = pods or PODS, rounds or 1
     cluster = LocalCluster(folders.own_folder("bench"))
-    with orderly():
+    with signals_as_interrupt():
         try:
             cluster.up(ClusterOptions(), progress)
             found = uvloop.run(_measure(cluster, pods, rounds, progress))

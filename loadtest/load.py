@@ -35,7 +35,7 @@ UNGATE = msgspec.json.encode(
 
 _Item = TypeVar("_Item")
 _pod = msgspec.json.Decoder(objects.PodObject)
-_bare_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
+_bare_page = msgspec.json.Decoder(objects.ListPage[objects.MetadataOnly])
 
 
 class BenchFailed(FairgateError):

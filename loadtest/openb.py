@@ -141,7 +141,7 @@ def _shape(row: CsvRow, gpus: int) -> Shape:
     written = (model.strip().lower() for model in row.text(MODEL).split("|"))
     return Shape(
         gpus,
-        row.units("cpus_per_pod", 1000, 0),
-        row.units("mem_gib_per_pod", GIB, 0),
+        row.scaled_number("cpus_per_pod", 1000, 0),
+        row.scaled_number("mem_gib_per_pod", GIB, 0),
         tuple(sorted({model for model in written if model})),
     )

@@ -102,7 +102,7 @@ def fill(fleet: Fleet, log: TraceLog, seed: int) -> Filled:
         policy=replace(Policy(), reserve_after=NEVER),
     )
     for work in drawn:
-        world.add(work)
+        world.add_workload(work)
     world.advance_to(drawn[-1].at)
     placed = [moment.work for moment in world.timeline if moment.step is TimelineStep.RELEASED]
     given = sum(work.demand.get(DEVICE, 0) * work.pods for work in placed)

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvloop
 
 from app.devcluster.progress import SetupProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from loadtest import kueue, load
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 from loadtest.gatewatch import gates
@@ -41,7 +41,7 @@ ARMS = {
 def measure(progress: SetupProgress, folder: Path, pods: int | None, rounds: int | None) -> Measure:
     """Measure with the Kueue built in this folder. Raises InvalidInput if there is none."""
     kueue.program(folder)
-    with orderly(), ground(progress) as (cluster, _):
+    with signals_as_interrupt(), ground(progress) as (cluster, _):
 
         async def take() -> Measure:
             async with Ground.on(cluster, progress) as place:

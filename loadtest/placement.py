@@ -19,7 +19,7 @@ from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import GPU, NodeGroup
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import Client
 from app.sim.replay.machines import Machine
 from loadtest import load, openb, profiles
@@ -81,7 +81,7 @@ def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> 
     fleet = openb.machines(traces() / "openb_nodes.csv", NODES)
     known = openb.templates(traces() / "openb_2023.csv.gz", fleet)
     cluster = LocalCluster(folders.own_folder("bench"))
-    with orderly():
+    with signals_as_interrupt():
         try:
             cluster.up(ClusterOptions(groups=_groups(fleet), exempt=(STOCK,)), progress)
             run = _Run(cluster, fleet, known, pods, rounds or ROUNDS, progress)

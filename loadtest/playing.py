@@ -23,8 +23,8 @@ from loadtest.openb import MODEL, Arrival, Shape
 
 RUNTIME = "kwok.fairgate.dev/runtime"
 READY_SECONDS, SILENCE = 90.0, 120.0
-_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
-_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
+_change = msgspec.json.Decoder(objects.WatchEvent[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.MetadataOnly])
 
 
 async def until_it_binds(client: Client, namespace: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from app.core.errors import ToolMissing
 from app.devcluster.go_build import cache_folder
 from app.devcluster.processes import Processes, Program
-from app.devcluster.readiness import free_ports, until
+from app.devcluster.readiness import free_ports, wait_until
 from app.tls.certificate_authority import new_authority, write_private
 
 SOURCE = Path(__file__).parent / "noop"
@@ -81,7 +81,7 @@ def start(folder: Path) -> dict[str, Any]:
     argv = (str(program), *(f"-{flag}={value}" for flag, value in flags.items()))
     processes = Processes(folder)
     child = processes.start(Program(NAME, argv, {"PATH": os.defpath}))
-    until(
+    wait_until(
         {"the no-op webhook": lambda: _listens(port)},
         seconds=READY_SECONDS,
         check=lambda: processes.check([child]),

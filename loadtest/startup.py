@@ -27,7 +27,7 @@ from app.devcluster.fairgate_install import ops_url
 from app.devcluster.nodes import GPU, NodeGroup
 from app.devcluster.processes import ChildProcess
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.k8s_types import objects
 from app.kube.client import Client
 from loadtest import load
@@ -45,8 +45,8 @@ NAMESPACES = tuple(f"bench-start-{number:02}" for number in range(50))
 LIMIT = 600.0
 FIRST_RELEASE, MEMORY, HAND_OVER = Target(most=30), Target(most=400), Target(most=2)
 
-_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
-_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
+_change = msgspec.json.Decoder(objects.WatchEvent[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.MetadataOnly])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> 
     """Start a controller with `pods` held pods, `rounds` times; None means the default."""
     pods, rounds = pods or HELD, rounds or ROUNDS
     cluster = LocalCluster(folders.own_folder("bench"))
-    with orderly():
+    with signals_as_interrupt():
         try:
             group = NodeGroup("bench-node", USING // GPUS + 1, ROOM_OF_NODE)
             cluster.up(ClusterOptions(groups=(group,), fairgate=False), progress)

@@ -60,7 +60,7 @@ def play(load: Sequence[Arrival], machines: Sequence[Machine]) -> list[Seen]:
         ManagedResources((DEVICE,)), fleet.nodes(WHOLE), [everybody], fleet.pools
     )
     for number, pod in enumerate(load):
-        world.add(_work(number, pod, fleet))
+        world.add_workload(_work(number, pod, fleet))
     _, horizon = placement.times_of(load)
     world.advance_to(Millis(int(horizon * 1000)))
     seen = [Seen(pod.at) for pod in load]

@@ -9,7 +9,7 @@ from fractions import Fraction
 from app.core.model import Millis, TenantName, UserName
 from app.devcluster.progress import ConsoleProgress
 from app.ports.forecasts import WeightChanges
-from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes
+from app.sim.forecast.run_times import ObservedRunTime, RunTimeClass, RunTimes
 from app.sim.forecast.what_if_service import WhatIfs
 from loadtest.crowd import GPUS_A_NODE, NODES, TENANTS, USERS, Crowd
 from loadtest.figures import Compared, Measure, Series, Target
@@ -69,5 +69,5 @@ def _learned() -> RunTimes:
         tenant = TenantName(f"team-{number % TENANTS:03}")
         user = UserName(f"user-{number % (USERS - 3):03}@example.com")
         lasted = Millis(1000 + int(dice.expovariate(1 / MEAN_MS)))
-        runs.learn(Lasted(RunTimeClass(tenant, user, 1), lasted))
+        runs.add_run(ObservedRunTime(RunTimeClass(tenant, user, 1), lasted))
     return runs

@@ -88,7 +88,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(map(_needs_cluster, session.items)):
         return
     try:
-        if reason := binaries.missing():
+        if reason := binaries.missing_reason():
             raise ToolMissing(reason)
         binaries.find(ConsoleProgress())
     except FairgateError as error:
@@ -136,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def cluster_tools(request: pytest.FixtureRequest) -> Iterator[binaries.Tools]:
     """The programs of a cluster. If missing, skip the test, or fail with REQUIRE_CLUSTER."""
-    reason = request.config.stash.get(_reason, None) or binaries.missing()
+    reason = request.config.stash.get(_reason, None) or binaries.missing_reason()
     if reason is None:
         with forked():
             yield binaries.find()
@@ -168,7 +168,7 @@ def redis_url() -> Iterator[str]:
         yield url
         return
     folder = folders.own_folder("redis")
-    folders.claim(folder)
+    folders.claim_folder(folder)
     try:
         yield start_redis(folder, Processes(folder), durable=False)
     finally:

@@ -29,7 +29,7 @@ from app.devcluster.demo_display import Screen, print_result
 from app.devcluster.kubernetes_versions import DEFAULT, VARIABLE, VERSIONS
 from app.devcluster.node.requirements import find as find_node_programs
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.terminal.help import CommandLine, examples
 from app.terminal.options import ReportOutput, with_groups
 from app.terminal.output import OutputOptions, as_text
@@ -143,7 +143,7 @@ def up(
 def down(folder: FolderOption = None) -> None:
     """End every process of the local cluster and remove its folder."""
     cluster = LocalCluster(folder)
-    with orderly(), ConsoleProgress().step("Taking the cluster down"):
+    with signals_as_interrupt(), ConsoleProgress().step("Taking the cluster down"):
         was_up = cluster.down()
     typer.echo(
         f"The cluster in {cluster.folder} is gone."
@@ -191,7 +191,7 @@ def user(
     folder: FolderOption = None,
 ) -> None:
     """Print a kubeconfig for a new user, without rights until RBAC grants some."""
-    typer.echo(LocalCluster(folder).user(name, group or ()), nl=False)
+    typer.echo(LocalCluster(folder).create_user(name, group or ()), nl=False)
 
 
 @dev_app.command(
@@ -209,7 +209,7 @@ def tools(
     ] = False,
 ) -> None:
     """Find the programs of the local cluster; build missing ones into the cache."""
-    with orderly():
+    with signals_as_interrupt():
         found = programs.find(ConsoleProgress(), programs.choose(kubernetes, binaries))
         paths = [*found.paths(), programs.redis_server()]
         if node:
@@ -242,7 +242,7 @@ def demo(
     If the programs of a cluster are missing, the demo is simulated in virtual time.
     """
     console, told = Console(stderr=output.is_data), ConsoleProgress()
-    with orderly():
+    with signals_as_interrupt():
         try:
             _find_all(told, programs.choose(kubernetes, binaries))
         except ToolMissing as error:
@@ -263,7 +263,7 @@ def demo(
 
 
 def _find_all(progress: ConsoleProgress, choice: programs.ToolChoice) -> None:
-    if reason := programs.missing(choice):
+    if reason := programs.missing_reason(choice):
         raise ToolMissing(reason)
     programs.find(progress, choice)
 
@@ -297,10 +297,10 @@ def _print_result(
 
 
 def _rehearse(console: Console, nodes: int, gpus: int) -> DemoResult:
-    from app.devcluster.demo_simulated import rehearse
+    from app.devcluster.demo_simulated import play_simulated
 
     with Screen(console, nodes * gpus) as screen:
-        return rehearse(screen.show, nodes, gpus)
+        return play_simulated(screen.show, nodes, gpus)
 
 
 def _print_details(cluster: LocalCluster, details: Details, output: OutputOptions) -> None:
@@ -328,7 +328,7 @@ def _print_text(console: Console, cluster: LocalCluster, details: Details) -> No
     kubeconfig, kubectl = shlex.quote(details.kubeconfig), Path(details.kubectl)
     folders = [str(kubectl.parent), str(Path(sys.executable).parent)]
     console.print("\nTry it:", style="bold")
-    own = "" if cluster.is_usual else f" --dir {shlex.quote(str(cluster.folder))}"
+    own = "" if cluster.is_default else f" --dir {shlex.quote(str(cluster.folder))}"
     lines = [f"export KUBECONFIG={kubeconfig} PATH={shlex.quote(':'.join(folders))}:$PATH"]
     if details.api is None:
         lines.append("kubectl get nodes")

@@ -14,7 +14,7 @@ from rich.table import Table
 from app.devcluster.node.component_files import POD_LIMIT
 from app.devcluster.node.real_node import GPUS, NodeDetails, RealNode
 from app.devcluster.progress import ConsoleProgress
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.terminal.help import CommandLine, examples
 from app.terminal.options import ReportOutput, with_groups
 from app.terminal.output import OutputOptions, as_text
@@ -67,7 +67,7 @@ def up(
 def down(folder: FolderOption = None) -> None:
     """End every process of the node, and remove its mounts, network devices and folder."""
     node = RealNode(folder)
-    with orderly(), ConsoleProgress().step("Taking the node down"):
+    with signals_as_interrupt(), ConsoleProgress().step("Taking the node down"):
         was_up = node.down()
     typer.echo(
         f"The node in {node.folder} is gone." if was_up else f"There was no node in {node.folder}."

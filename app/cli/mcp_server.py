@@ -13,7 +13,7 @@ from inspect import getdoc
 from typing import Any
 
 from app.core.errors import FairgateError, InvalidInput
-from app.core.safe_text import all_visible, visible
+from app.core.safe_text import escape_hidden, escape_hidden_in_json
 from app.kubectl.options import ConnectionOptions, installed_version
 from app.terminal.help import examples
 from app.terminal.options import Kubeconfig, with_groups
@@ -79,13 +79,13 @@ class AssistantTools:
         from app.kubectl.client import segment
 
         with _as_tool_errors():
-            client = self._connection.open()
+            client = self._connection.create_client()
             space = namespace or client.namespace
             source = related_pods.source(name)
             if source is not None:
                 return _data(related_pods.summary(client, space, source)[0])
             path = f"/workloads/{segment(space)}/{segment(arguments.pod(name))}"
-            return _data(client.get(path).read())
+            return _data(client.get(path).as_object())
 
     def queue_(
         self, tenant: str | None = None, user: str | None = None, limit: int = 50
@@ -98,12 +98,12 @@ class AssistantTools:
         from app.kubectl.client import segment
 
         with _as_tool_errors():
-            client = self._connection.open()
+            client = self._connection.create_client()
             if tenant is None:
-                return _data(client.get("/me").read())
+                return _data(client.get("/me").as_object())
             query = [("user", user)] if user is not None else []
             path = f"/tenants/{segment(tenant)}/queue"
-            return _data(client.pages(path, query, _bounded(limit))[0])
+            return _data(client.list_pages(path, query, _bounded(limit))[0])
 
     def usage_(
         self,
@@ -125,7 +125,9 @@ class AssistantTools:
             query = [("by", ",".join(arguments.by(by))), ("from", arguments.time(since, now))]
             query += [("to", arguments.time(until, now))] if until is not None else []
             query += [("tenant", tenant)] if tenant is not None else []
-            return _data(self._connection.open().pages("/usage", query, _bounded(limit))[0])
+            return _data(
+                self._connection.create_client().list_pages("/usage", query, _bounded(limit))[0]
+            )
 
     def try_(self, manifest: str, namespace: str | None = None) -> dict[str, Any]:
         """Test a Kubernetes manifest before it is submitted. Nothing is created.
@@ -138,7 +140,9 @@ class AssistantTools:
         from app.kubectl import dry_run, manifests
 
         with _as_tool_errors():
-            answer = dry_run.evaluate(self._connection.open(), namespace, manifests.parse(manifest))
+            answer = dry_run.evaluate(
+                self._connection.create_client(), namespace, manifests.parse(manifest)
+            )
             return _data(answer)
 
 
@@ -150,12 +154,12 @@ def _as_tool_errors() -> Iterator[None]:
     try:
         yield
     except FairgateError as error:
-        raise ToolError(visible(str(error))) from error
+        raise ToolError(escape_hidden(str(error))) from error
 
 
 def _data(answer: Any) -> dict[str, Any]:
     """Return an answer without hidden text: people could not see what a model reads."""
-    return dict(all_visible(answer))
+    return dict(escape_hidden_in_json(answer))
 
 
 def _bounded(limit: int) -> int:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TextIO
 
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every record. All others were passed in `extra`."""
@@ -71,9 +71,11 @@ class Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         colour = _COLOURS.get(record.levelname, "")
-        facts = "".join(f"  {key}={visible(str(value))}" for key, value in facts_of(record).items())
+        facts = "".join(
+            f"  {key}={escape_hidden(str(value))}" for key, value in facts_of(record).items()
+        )
         room = record.name.removeprefix("fairgate.")
-        message = visible(record.getMessage())
+        message = escape_hidden(record.getMessage())
         line = f"{clock} {colour}{room}: {message}{_RESET if colour else ''}{facts}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)

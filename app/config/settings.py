@@ -35,7 +35,7 @@ CLASSES = (
     DeviceClassSetting("gpu.amd.com", "amd.com/gpu"),
 )
 EXEMPT = ("kube-system", "kube-public", "kube-node-lease", "fairgate-system", "gpu-operator")
-VAIN = ("ownerless", "idle")
+STALE_KINDS = ("ownerless", "idle")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -281,7 +281,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field(
         "reclaim_zombies",
-        text.choices(VAIN),
+        text.choices(STALE_KINDS),
         "",
         "Stale pods to evict: ownerless (held, and their controller is gone), idle. If absent, "
         "they are only reported.",
@@ -359,10 +359,10 @@ def _contradictions(values: Mapping[str, Any], broken: set[str]) -> list[str]:
     if absent and len(absent) < len(files):
         needed = "the certificate, its key and its CA belong together; set all three, or none."
         mistakes += [_mistake(_FIELD[name], needed) for name in absent]
-    return mistakes + _clashes(values, roles)
+    return mistakes + _address_conflicts(values, roles)
 
 
-def _clashes(values: Mapping[str, Any], roles: tuple[str, ...]) -> list[str]:
+def _address_conflicts(values: Mapping[str, Any], roles: tuple[str, ...]) -> list[str]:
     used = [f"{role}_listen" for role in roles if role != "controller"]
     used += ["ops_listen", *(["aggregated_listen"] if "api" in roles else [])]
     mistakes: list[str] = []

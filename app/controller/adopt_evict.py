@@ -79,11 +79,11 @@ class AdoptEvictExecutor:
         self._evictor = evictor
         self._notifier = notifier
         self._leadership = leadership
-        self._inbox = inbox
-        self._meters = meters
+        self._event_queue = inbox
+        self._metrics = meters
         self._clock = clock
-        self._released = released
-        self._wanted = wanted
+        self._find_released = released
+        self._is_still_needed = wanted
         self._orders: dict[Uid, Correction] = {}
         """Orders that wait or are in progress, at most one for each pod or claim."""
         self._waiting: deque[Uid] = deque()
@@ -97,9 +97,9 @@ class AdoptEvictExecutor:
         self._orders[uid] = order
         self._waiting.append(uid)
         if len(self._workers) < CONCURRENCY:
-            self._workers.start(self._work())
+            self._workers.start(self._run_worker())
 
-    def report(self, found: Bypassed | ClaimDeleted) -> None:
+    def report_bypass(self, found: Bypassed | ClaimDeleted) -> None:
         """Log, and count, a pod that bypassed its queue; log a claim that is deleted too early."""
         facts: dict[str, object] = {
             "uid": found.ref.uid,
@@ -113,7 +113,7 @@ class AdoptEvictExecutor:
         if isinstance(found, ClaimDeleted):
             log.warning("a claim of a released pod without a node is being deleted", extra=facts)
             return
-        self._meters.bypassed()
+        self._metrics.count_bypass()
         facts |= {"node": found.node, "stamp": found.stamp, "since": found.since}
         if found.claim:
             facts["gained"] = dict(found.gained)
@@ -123,7 +123,7 @@ class AdoptEvictExecutor:
 
     def report_refusal(self, found: NodeRefused) -> None:
         """Count and log a released pod that its node refused."""
-        self._meters.node_refused(found.pool, found.reason)
+        self._metrics.count_node_refusal(found.pool, found.reason)
         facts = {
             "uid": found.ref.uid,
             "namespace": found.ref.namespace,
@@ -141,18 +141,18 @@ class AdoptEvictExecutor:
         await self._workers.stop()
         self._orders.clear()
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         """Execute waiting orders, one after the other."""
         backoff = ServerBackoff()
         while self._waiting:
             order = self._orders[self._waiting.popleft()]
             try:
-                await self._carry_out(order, backoff)
+                await self._execute(order, backoff)
             finally:
                 self._orders.pop(order.ref.uid, None)
 
-    async def _carry_out(self, order: Correction, backoff: ServerBackoff) -> None:
-        if self._leadership.left() <= 0:
+    async def _execute(self, order: Correction, backoff: ServerBackoff) -> None:
+        if self._leadership.seconds_left() <= 0:
             return
         try:
             await self._attempt(order)
@@ -160,11 +160,11 @@ class AdoptEvictExecutor:
             facts = {**_facts(order, error), "tried": _VERBS[type(order)]}
             log.warning("a pod or claim could not be put right; tried again later", extra=facts)
             if isinstance(order, EvictPod) and isinstance(error, ClusterRefused):
-                await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+                await self._event_queue.put(EvictionRefused(self._clock(), order.ref.uid))
             if not isinstance(error, ClusterRefused) or error.status in (409, 429):
-                await asyncio.sleep(backoff.after(error))
+                await asyncio.sleep(backoff.next_delay(error))
         else:
-            backoff.fulfilled()
+            backoff.reset()
 
     async def _attempt(self, order: Correction) -> None:
         match order:
@@ -175,31 +175,31 @@ class AdoptEvictExecutor:
             case UnprotectClaim(ref, version):
                 await self._claims.unprotect(ref, version)
             case GiveReclaimNotice():
-                await self._notifier.give(order)
+                await self._notifier.give_notice(order)
             case WithdrawReclaimNotice():
-                await self._notifier.withdraw(order)
+                await self._notifier.withdraw_notice(order)
             case EvictPod():
-                await self._expel(order)
+                await self._evict(order)
             case _:
                 assert_never(order)
 
-    async def _expel(self, order: EvictPod) -> None:
-        if not self._wanted(order.ref.uid):
+    async def _evict(self, order: EvictPod) -> None:
+        if not self._is_still_needed(order.ref.uid):
             return  # the pod was found to be in use meanwhile, or it is gone
-        used = self._released(order.ref.uid)
+        used = self._find_released(order.ref.uid)
         if await self._evictor.evict(order.ref):
             if used is not None:
-                lost = lost_by(used, self._clock())
-                self._meters.evicted(used.tenant, order.cause, lost)
+                lost = lost_resource_seconds(used, self._clock())
+                self._metrics.count_eviction(used.tenant, order.cause, lost)
             log.info("pod evicted", extra=_facts(order, order.why))
-            await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
+            await self._event_queue.put(EvictionAccepted(self._clock(), order.ref.uid))
         else:
-            await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+            await self._event_queue.put(EvictionRefused(self._clock(), order.ref.uid))
 
 
-def lost_by(used: ReleasedView, now: Millis) -> dict[Resource, float]:
+def lost_resource_seconds(used: ReleasedView, now: Millis) -> dict[Resource, float]:
     """Return the resource-seconds that the eviction of a pod loses at most."""
-    held = lost_time(used.released, used.checkpoint, now) / 1000
+    held = lost_time(used.released_at, used.checkpoint_interval, now) / 1000
     return {resource: amount * held for resource, amount in used.request.items()}
 
 

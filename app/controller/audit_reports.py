@@ -21,16 +21,16 @@ from app.core.errors import StoreError
 from app.core.model import Millis
 from app.ports.audit import Recorder, Report, Reports
 
-MOST = 1_000
+MAX_WAITING = 1_000
 """Different reports that may wait in this process."""
 
-SPARE = 100
+SPARE_PLACES = 100
 """More places for reports that are no refusals, so that a flood of refusals cannot hide them."""
 
 SECONDS = 1.0
 """Time between two deliveries. Equal reports within it become one."""
 
-NO_ROOM = "more was reported than could be kept"
+TOO_MANY_REPORTS = "more was reported than could be kept"
 
 log = logging.getLogger("fairgate.control")
 
@@ -50,8 +50,8 @@ class AuditReportSender:
         self._reports = reports
         self._clock = clock
         self._seconds = seconds
-        self._seen: dict[str, _Seen] = {}
-        self._due: list[Report] = []
+        self._merged: dict[str, _Seen] = {}
+        self._undelivered: list[Report] = []
         self._dropped: dict[EntryType, int] = {}
         self._refusals = RefusalLimit()
         self._name = secrets.token_hex(4)
@@ -64,56 +64,62 @@ class AuditReportSender:
         `example` names one object; the first one of equal reports is recorded.
         """
         key = f"{entry_type.value}{json.dumps(facts, sort_keys=True)}"
-        seen = self._seen.get(key)
+        seen = self._merged.get(key)
         if seen is not None:
             seen.count += 1
-        elif len(self._seen) + len(self._due) >= MOST + SPARE * (
+        elif len(self._merged) + len(self._undelivered) >= MAX_WAITING + SPARE_PLACES * (
             entry_type is not EntryType.REFUSED
         ):
-            self._drop(entry_type, 1)
-        elif entry_type is not EntryType.REFUSED or self._refusals.admits(facts, self._clock()):
+            self._count_dropped(entry_type, 1)
+        elif entry_type is not EntryType.REFUSED or self._refusals.admit_refusal(
+            facts, self._clock()
+        ):
             named: Mapping[str, Fact] = {"object": example} if example else {}
-            self._seen[key] = _Seen(AuditRecord(self._clock(), entry_type, {**facts, **named}))
+            self._merged[key] = _Seen(AuditRecord(self._clock(), entry_type, {**facts, **named}))
 
     async def deliver_reports(self) -> None:
         """Deliver until cancelled."""
         while True:
             await asyncio.sleep(self._seconds)
-            self._collect()
-            if self._due:
+            self._queue_merged()
+            if self._undelivered:
                 await self._deliver()
 
     async def flush(self) -> None:
         """Deliver waiting reports with one attempt, before this process ends."""
-        self._collect(ends=True)
-        if self._due:
+        self._queue_merged(ends=True)
+        if self._undelivered:
             await self._deliver()
 
-    def _collect(self, *, ends: bool = False) -> None:
-        seen, self._seen = self._seen, {}
+    def _queue_merged(self, *, ends: bool = False) -> None:
+        seen, self._merged = self._merged, {}
         records = [
             replace(each.record, facts={**each.record.facts, "count": each.count})
             for each in seen.values()
         ]
         records += self._refusals.end_windows(self._clock(), early=ends)
-        if len(self._due) + len(records) < MOST:
+        if len(self._undelivered) + len(records) < MAX_WAITING:
             for entry_type, count in self._dropped.items():
                 records.append(
-                    AuditRecord(self._clock(), entry_type, {"dropped": count, "why": NO_ROOM})
+                    AuditRecord(
+                        self._clock(), entry_type, {"dropped": count, "why": TOO_MANY_REPORTS}
+                    )
                 )
             self._dropped.clear()
         for record in records:
             self._number += 1
-            self._due.append(Report(f"{record.at:015d}-{self._name}-{self._number}", record))
+            self._undelivered.append(
+                Report(f"{record.at:015d}-{self._name}-{self._number}", record)
+            )
 
-    def _drop(self, entry_type: EntryType, count: int) -> None:
+    def _count_dropped(self, entry_type: EntryType, count: int) -> None:
         """Count dropped reports. A later report states their number."""
         self._dropped[entry_type] = self._dropped.get(entry_type, 0) + count
 
     async def _deliver(self) -> None:
-        due = self._due[: MOST + SPARE]
+        due = self._undelivered[: MAX_WAITING + SPARE_PLACES]
         try:
-            dropped = await self._reports.push(due)
+            dropped = await self._reports.add_reports(due)
         except StoreError as error:
             if not self._failing:
                 facts = {"why": str(error), "waiting": len(due)}
@@ -121,9 +127,9 @@ class AuditReportSender:
             self._failing = True
             return
         self._failing = False
-        del self._due[: len(due)]
+        del self._undelivered[: len(due)]
         for entry_type, count in dropped.items():
-            self._drop(entry_type, count)
+            self._count_dropped(entry_type, count)
         if dropped:
             facts = {
                 "dropped": sum(dropped.values()),
@@ -150,7 +156,7 @@ class AuditReportCollector:
         self._clock = clock
         self._seconds = seconds
         self._term: int | None = None
-        self._handed: dict[str, None] = {}
+        self._forwarded: dict[str, None] = {}
         """Ids passed on in this term, in that order."""
 
     async def collect_reports(self) -> None:
@@ -167,25 +173,25 @@ class AuditReportCollector:
         epoch = self._epoch()
         if epoch != self._term:
             self._term = epoch
-            self._handed.clear()
+            self._forwarded.clear()
         if epoch is None:
             return
-        waiting = await self._reports.waiting(MOST)
+        waiting = await self._reports.read_waiting_reports(MAX_WAITING)
         if self._epoch() != epoch:
             return
         for report in waiting:
             key = f"report/{report.id}"
-            if report.id in self._handed:
+            if report.id in self._forwarded:
                 # Not sealed yet, or delivered twice after a lost answer: removed after sealing.
                 self._recorder.clear_marker(key)
                 continue
-            self._handed[report.id] = None
-            at = self._then(report.record.at)
-            self._recorder.record(replace(report.record, at=at, notes=((key, ""),)))
-        while len(self._handed) > 10 * MOST:
-            del self._handed[next(iter(self._handed))]
+            self._forwarded[report.id] = None
+            at = self._limit_time(report.record.at)
+            self._recorder.record(replace(report.record, at=at, audit_markers=((key, ""),)))
+        while len(self._forwarded) > 10 * MAX_WAITING:
+            del self._forwarded[next(iter(self._forwarded))]
 
-    def _then(self, told: Millis) -> Millis:
+    def _limit_time(self, told: Millis) -> Millis:
         """Return the time to record: the claimed one, limited to the last day."""
         now = self._clock()
         return Millis(max(now - DAY, min(told, now)))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 
-async def periodic(
+async def run_periodically(
     seconds: float,
     leads: Callable[[], bool],
     step: Callable[[], Awaitable[None]],
@@ -30,7 +30,7 @@ class TaskSet:
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failed = failed
+        self._on_failure = failed
 
     def __len__(self) -> int:
         """Return the number of unfinished tasks. A finished one may not be removed yet."""
@@ -40,7 +40,7 @@ class TaskSet:
         """Start a task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._end)
+        task.add_done_callback(self._remove_ended)
 
     async def wait(self, seconds: float) -> None:
         """Wait at most `seconds` for the tasks in progress."""
@@ -54,7 +54,7 @@ class TaskSet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _end(self, task: asyncio.Task[None]) -> None:
+    def _remove_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+            self._on_failure(error)

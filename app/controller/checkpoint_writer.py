@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from zlib import crc32
 
-from app.controller.background import periodic
+from app.controller.background import run_periodically
 from app.core.errors import ClusterError
-from app.core.fairshare.checkpoint import ELSEWHERE, TenantCheckpoint, fitting
+from app.core.fairshare.checkpoint import OTHER_TENANTS, TenantCheckpoint, fit_checkpoints
 from app.core.model import Millis, TenantName
 from app.core.retry import ServerBackoff
 from app.core.usage.checkpoints import CheckpointKeeper
@@ -27,10 +27,10 @@ WRITE_SECONDS = 0.1
 
 TICK_SECONDS = 1.0
 
-ROOM = 700_000
+MAX_BYTES = 700_000
 """Bytes for all tenants that share one ConfigMap. Kubernetes allows 1 MiB."""
 
-AT_ONCE = 20
+YIELD_EVERY = 20
 """Checkpoints of tenants without a Tenant object, taken before other tasks may run."""
 
 log = logging.getLogger("fairgate.control")
@@ -49,89 +49,98 @@ class Checkpoints:
         tick: float = TICK_SECONDS,
         gap: float = WRITE_SECONDS,
     ) -> None:
-        self._memory = memory
-        self._keeper = keeper
+        self._checkpoint_keeper = memory
+        self._checkpoint_store = keeper
         self._leads = leads
         self._clock = clock
         self._tick = tick
         self._gap = gap
-        self._due: dict[TenantName, int] = {}
-        self._kept: dict[TenantName, TenantCheckpoint] = {}
-        self._others: dict[TenantName, TenantCheckpoint] = {}
-        self._patience = ServerBackoff()
+        self._due_at: dict[TenantName, int] = {}
+        self._stored: dict[TenantName, TenantCheckpoint] = {}
+        self._stored_others: dict[TenantName, TenantCheckpoint] = {}
+        self._server_backoff = ServerBackoff()
 
     async def write_checkpoints(self) -> None:
         """Write checkpoints until cancelled."""
-        await periodic(self._tick, self._may_write, self._write_due, self._rest)
+        await run_periodically(self._tick, self._may_write, self._write_due, self._reset)
 
-    def _rest(self) -> None:
-        self._due.clear()
-        self._kept.clear()
-        self._others.clear()
+    def _reset(self) -> None:
+        self._due_at.clear()
+        self._stored.clear()
+        self._stored_others.clear()
 
     async def _write_due(self) -> None:
         """Write due checkpoints, the longest due first. At the first failure stop and wait."""
         now = self._clock()
-        named = {*filter(self._memory.has_object, self._memory.names()), ELSEWHERE}
-        self._due = {name: self._due.get(name, now + _offset(name)) for name in named}
-        self._kept = {name: each for name, each in self._kept.items() if name in named}
-        for name in self._memory.take_overwritten():
-            if self._kept.pop(name, None) is not None:
-                self._due[name] = now
-        due = [name for name, at in self._due.items() if at <= now]
-        for name in sorted(due, key=self._due.__getitem__):
+        named = {
+            *filter(self._checkpoint_keeper.has_object, self._checkpoint_keeper.tenant_names()),
+            OTHER_TENANTS,
+        }
+        self._due_at = {name: self._due_at.get(name, now + _offset(name)) for name in named}
+        self._stored = {name: each for name, each in self._stored.items() if name in named}
+        for name in self._checkpoint_keeper.drain_overwritten():
+            if self._stored.pop(name, None) is not None:
+                self._due_at[name] = now
+        due = [name for name, at in self._due_at.items() if at <= now]
+        for name in sorted(due, key=self._due_at.__getitem__):
             if not self._may_write():
                 return
             try:
                 wrote = await (self._write(name) if name else self._write_others())
             except ClusterError as error:
-                await self._pause(name, error)
+                await self._wait_after_failure(name, error)
                 return
-            self._patience.fulfilled()
-            self._due[name] = max(self._due[name], now - PERIOD) + PERIOD
+            self._server_backoff.reset()
+            self._due_at[name] = max(self._due_at[name], now - PERIOD) + PERIOD
             if wrote:
                 await asyncio.sleep(self._gap)
 
     def _may_write(self) -> bool:
         """Return whether the engine leads and this replica holds the Lease."""
-        return self._memory.leads and self._leads()
+        return self._checkpoint_keeper.is_leading and self._leads()
 
     async def _write(self, name: TenantName) -> bool:
         """Store the checkpoint of one Tenant; return whether a write was necessary."""
-        checkpoint = self._memory.make_checkpoint(name)
-        if self._is_known(name, checkpoint):
+        checkpoint = self._checkpoint_keeper.make_checkpoint(name)
+        if self._is_stored(name, checkpoint):
             return False
-        await self._keeper.keep(name, checkpoint)
-        self._kept[name] = checkpoint
+        await self._checkpoint_store.store_checkpoint(name, checkpoint)
+        self._stored[name] = checkpoint
         return True
 
     async def _write_others(self) -> bool:
         """Store the checkpoints of all tenants without a Tenant object in one write."""
         found: dict[TenantName, TenantCheckpoint] = {}
-        without = [n for n in self._memory.names() if not self._memory.has_object(n)]
+        without = [
+            n
+            for n in self._checkpoint_keeper.tenant_names()
+            if not self._checkpoint_keeper.has_object(n)
+        ]
         for number, name in enumerate(without):
-            if number % AT_ONCE == AT_ONCE - 1:
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
                 if not self._may_write():
                     return False
-            checkpoint = self._memory.make_checkpoint(name)
+            checkpoint = self._checkpoint_keeper.make_checkpoint(name)
             if not checkpoint.is_empty:
                 found[name] = checkpoint
-        if found.keys() == self._others.keys() and all(map(self._is_known, found, found.values())):
+        if found.keys() == self._stored_others.keys() and all(
+            map(self._is_stored, found, found.values())
+        ):
             return False
-        await self._keeper.keep_others(fitting(found, ROOM))
-        self._others = found
+        await self._checkpoint_store.store_other_checkpoints(fit_checkpoints(found, MAX_BYTES))
+        self._stored_others = found
         return True
 
-    def _is_known(self, name: TenantName, checkpoint: TenantCheckpoint) -> bool:
-        before = self._kept.get(name, self._others.get(name))
+    def _is_stored(self, name: TenantName, checkpoint: TenantCheckpoint) -> bool:
+        before = self._stored.get(name, self._stored_others.get(name))
         if before is None:
             return checkpoint.is_empty
-        return self._memory.repeats(checkpoint, before)
+        return self._checkpoint_keeper.is_unchanged(checkpoint, before)
 
-    async def _pause(self, name: TenantName, error: ClusterError) -> None:
-        wait = self._patience.after(error)
-        facts = {"tenant": name, "why": str(error), "failures": self._patience.failures}
+    async def _wait_after_failure(self, name: TenantName, error: ClusterError) -> None:
+        wait = self._server_backoff.next_delay(error)
+        facts = {"tenant": name, "why": str(error), "failures": self._server_backoff.failures}
         log.warning("checkpoint not written; tried again later", extra=facts)
         await asyncio.sleep(wait)
 

@@ -32,7 +32,7 @@ class EnforcementReader:
         """Read until cancelled. The last result stays while Redis is unreadable."""
         while True:
             try:
-                self.result = await self._results.read()
+                self.result = await self._results.read_result()
             except StoreError as error:
                 log.debug("enforcement result not readable", extra={"why": str(error)})
             await asyncio.sleep(self._seconds)
@@ -60,43 +60,43 @@ class EnforcementReporter:
         self._is_ready = is_ready
         self._seconds = seconds
         self._began = now()
-        self._own: EnforcementResult | None = None
+        self._last_result: EnforcementResult | None = None
 
     async def publish(self, holes: Mapping[str, str]) -> None:
         """Store the result of a round: by failed check, how enforcement does not work."""
-        self._own = own = EnforcementResult(self._now(), self._round_seconds, holes)
+        self._last_result = own = EnforcementResult(self._now(), self._round_seconds, holes)
         try:
-            await self._results.post(own)
-            await self._results.renew(own.at)
+            await self._results.store_result(own)
+            await self._results.record_heartbeat(own.at)
         except StoreError as error:
             log.debug("enforcement result not written", extra={"why": str(error)})
 
-    async def report_life(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Report until cancelled that this replica works, while it is ready and probes."""
         while True:
             await asyncio.sleep(self._seconds)
             if not self._is_ready() or self._is_overdue():
                 continue
             try:
-                await self._repost()
-                await self._results.renew(self._now())
+                await self._restore_result()
+                await self._results.record_heartbeat(self._now())
             except StoreError as error:
                 log.debug("enforcement report not written", extra={"why": str(error)})
 
     def _is_overdue(self) -> bool:
         """Return whether the probes of this replica have stalled."""
-        last = self._own.at if self._own is not None else self._began
+        last = self._last_result.at if self._last_result is not None else self._began
         longest = max(LEAST_STALLED_MS, MISSED_ROUNDS * 1000 * self._round_seconds)
         return self._round_seconds > 0 and self._now() - last > longest
 
-    async def _repost(self) -> None:
+    async def _restore_result(self) -> None:
         """Store the own result again if the stored one is older or lost.
 
         The own result replaces every other if there are no probes: those are of replicas that end.
         """
-        own = self._own
+        own = self._last_result
         if own is None:
             return
-        stored = await self._results.read()
+        stored = await self._results.read_result()
         if stored is None or stored.at < own.at or not self._round_seconds:
-            await self._results.post(own)
+            await self._results.store_result(own)

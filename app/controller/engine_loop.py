@@ -46,7 +46,7 @@ from app.core.fairshare.usage_record import UsageEnded, UsageStarted
 from app.core.model import Millis
 from app.ports.audit import Recorder
 from app.ports.cluster import EventEmitter
-from app.ports.liveness import ENGINE, TURN_SECONDS, Steps, TaskSlice
+from app.ports.liveness import ENGINE, SLICE_SECONDS, Steps, TaskSlice
 
 TICK_SECONDS = 1.0
 """An idle engine gets a pass at least this often, because some decisions depend on time alone."""
@@ -83,83 +83,83 @@ class EngineLoop:
     ) -> None:
         """`timed` receives the seconds that the engine took for some events and the pass after."""
         self._engine = engine
-        self._inbox = inbox
-        self._copier = copier
+        self._event_queue = inbox
+        self._store_writer = copier
         self._releases = releases
-        self._corrections = corrections
+        self._adopt_evict_executor = corrections
         self._reclaims = reclaims
-        self._announcer = announcer
+        self._event_emitter = announcer
         self._recorder = recorder
         self._clock = clock
-        self._heard = heard
+        self._all_sources_received = heard
         self._steps = steps
         self._costs = costs
-        self._timed = timed
-        self._due: Millis | None = None
+        self._record_duration = timed
+        self._next_pass_at: Millis | None = None
         self._pass_seconds = 0.0
 
     async def run(self) -> None:
         """Pass events and effects on until cancelled."""
         while True:
             not_before = time.monotonic() + GATHER_SECONDS
-            events = await self._inbox.take_batch(self._pause(), not_before)
+            events = await self._event_queue.take_batch(self._seconds_to_next_pass(), not_before)
             events.reverse()
             while True:
-                self._take_turn(events)
+                self._run_slice(events)
                 await asyncio.sleep(0)  # let the executors start before the next batch
                 if not events:
                     break
-            if self._engine.ready and not self._heard.is_set():
+            if self._engine.is_ready and not self._all_sources_received.is_set():
                 gc.freeze()  # most objects of the first lists stay: exclude them from collection
-                self._heard.set()
+                self._all_sources_received.set()
 
-    def _take_turn(self, events: list[NewsEvent]) -> None:
+    def _run_slice(self, events: list[NewsEvent]) -> None:
         """Handle events from the end of the list, then a pass. Leave the rest if time is up."""
         began = time.perf_counter()
-        turn = TaskSlice(max(TURN_SECONDS, self._pass_seconds))
+        turn = TaskSlice(max(SLICE_SECONDS, self._pass_seconds))
         while events and not turn.is_over():
-            self._carry(self._handle(events.pop()))
-            self._postpone()
+            self._execute_effects(self._handle(events.pop()))
+            self._postpone_costly_pods()
         now = self._clock()
-        if self._due is not None and self._due <= now:
-            self._due = None
+        if self._next_pass_at is not None and self._next_pass_at <= now:
+            self._next_pass_at = None
         passed = time.perf_counter()
-        self._carry(self._handle(Pass(now)))
-        self._postpone()
+        self._execute_effects(self._handle(Pass(now)))
+        self._postpone_costly_pods()
         ended = time.perf_counter()
         self._pass_seconds = ended - passed
-        self._timed(ended - began)
+        self._record_duration(ended - began)
 
-    def _postpone(self) -> None:
+    def _postpone_costly_pods(self) -> None:
         for uid in self._costs.end_step():
             log.warning("pod postponed", extra={"uid": uid})
-            self._carry(self._engine.handle(CostlyPod(self._clock(), uid)))
+            self._execute_effects(self._engine.handle(CostlyPod(self._clock(), uid)))
 
     def _handle(self, event: Event) -> tuple[Effect, ...]:
         began = time.perf_counter()
         match event:
             case PodObserved(_, pod):
-                self._costs.consider(pod.uid)
+                self._costs.start_pod(pod.uid)
             case PodGone(_, uid):
                 self._costs.forget_pod(uid)
         effects = self._engine.handle(event)
         seconds = time.perf_counter() - began
-        self._steps.finish(ENGINE, type(event).__name__, seconds, *subject(event))
+        self._steps.finish_step(ENGINE, type(event).__name__, seconds, *subject(event))
         return effects
 
-    def _pause(self) -> float:
+    def _seconds_to_next_pass(self) -> float:
         """Return the most seconds until the next pass."""
-        if self._due is None:
+        if self._next_pass_at is None:
             return TICK_SECONDS
-        return min(TICK_SECONDS, max(SHORTEST_SECONDS, (self._due - self._clock()) / 1000))
+        return min(TICK_SECONDS, max(SHORTEST_SECONDS, (self._next_pass_at - self._clock()) / 1000))
 
-    def _carry(self, effects: tuple[Effect, ...]) -> None:
+    def _execute_effects(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
             match effect:
                 case Enqueue() | Dequeue() | Charge() | Refund() | UsageStarted() | UsageEnded():
-                    self._copier.copy(effect)
+                    self._store_writer.queue_write(effect)
                 case Rebuild(epoch):
-                    self._copier.lead(epoch)
+                    self._store_writer.start_writing(epoch)
                 case Release():
                     self._releases.start_release(effect)
                 case (
@@ -170,22 +170,22 @@ class EngineLoop:
                     | ProtectClaim()
                     | UnprotectClaim()
                 ):
-                    self._corrections.start_order(effect)
+                    self._adopt_evict_executor.start_order(effect)
                 case Bypassed() | ClaimDeleted():
-                    self._corrections.report(effect)
+                    self._adopt_evict_executor.report_bypass(effect)
                 case NodeRefused():
-                    self._corrections.report_refusal(effect)
+                    self._adopt_evict_executor.report_refusal(effect)
                 case EmitEvent():
-                    self._announcer.emit(effect)
+                    self._event_emitter.emit(effect)
                 case AuditRecord():
                     self._recorder.record(effect)
                 case ClearAuditMarker(key):
                     self._recorder.clear_marker(key)
                 case WakeAt(at):
-                    self._due = at
+                    self._next_pass_at = at
                 case EvictForReclaim():
                     self._reclaims.add_eviction(effect)
                 case ReclaimOnCooldown():
-                    self._reclaims.report(effect)
+                    self._reclaims.report_cooldown(effect)
                 case _:
                     assert_never(effect)

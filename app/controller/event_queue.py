@@ -18,18 +18,18 @@ class EventQueue:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[NewsEvent] = asyncio.Queue(CAPACITY)
-        self._arrived = self._taken = self._handled = 0
+        self._arrived_count = self._taken_count = self._handled_count = 0
         self._progress = asyncio.Event()
 
     async def put(self, event: NewsEvent, /) -> None:
         """Add an event. Wait while the queue is full."""
         await self._queue.put(event)
-        self._arrived += 1
+        self._arrived_count += 1
 
-    async def handled(self) -> None:
+    async def wait_until_handled(self) -> None:
         """Return after the engine has handled every event that was put before this call."""
-        mark = self._arrived
-        while self._handled < mark:
+        mark = self._arrived_count
+        while self._handled_count < mark:
             self._progress.clear()
             await self._progress.wait()
 
@@ -39,7 +39,7 @@ class EventQueue:
         `not_before`: a time of the monotonic clock; more events are gathered until then. A call
         also confirms that the caller has handled the previous batch.
         """
-        self._handled = self._taken
+        self._handled_count = self._taken_count
         self._progress.set()
         batch: list[NewsEvent] = []
         with contextlib.suppress(TimeoutError):
@@ -50,5 +50,5 @@ class EventQueue:
             await asyncio.sleep(gather)
         while len(batch) < BATCH and not self._queue.empty():
             batch.append(self._queue.get_nowait())
-        self._taken += len(batch)
+        self._taken_count += len(batch)
         return batch

@@ -13,7 +13,7 @@ from app.core.engine import Engine
 from app.core.events import Event, NewsEvent, Pass, PodGone, PodObserved
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, Uid
-from app.ports.liveness import ENGINE, TURN_SECONDS, Steps, TaskSlice
+from app.ports.liveness import ENGINE, SLICE_SECONDS, Steps, TaskSlice
 
 TICK_SECONDS = 1.0
 
@@ -25,7 +25,7 @@ GATHER_SECONDS = 0.2
 class Follower:
     """Feeds an engine that never leads.
 
-    `seen_whole`: the engine has received every source completely once. `leader_message`: the last
+    `has_synced`: the engine has received every source completely once. `leader_message`: the last
     leader state, None if there was no such state yet.
     """
 
@@ -35,27 +35,27 @@ class Follower:
         inbox: EventQueue,
         steps: Steps,
         clock: Callable[[], Millis],
-        stale_lag: Callable[[], float],
+        seconds_stale: Callable[[], float],
     ) -> None:
-        """`stale_lag` returns the seconds since the last data of stale watches, 0 without any."""
-        self.seen_whole = False
+        """`seconds_stale` returns the seconds since the last data of stale watches, else 0."""
+        self.has_synced = False
         self.leader_message: LeaderStateMessage | None = None
         self._engine = engine
-        self._inbox = inbox
+        self._event_queue = inbox
         self._steps = steps
         self._clock = clock
-        self._stale_lag = stale_lag
+        self._seconds_stale = seconds_stale
         self._pass_seconds = 0.0
-        self._passed = clock()
+        self._last_pass_at = clock()
 
-    def age(self) -> int:
+    def age_milliseconds(self) -> int:
         """Return the milliseconds since the last pass, or since the last data of stale watches.
 
         A pass runs also while the API server is unreachable.
         """
-        return max(0, self._clock() - self._passed, int(1000 * self._stale_lag()))
+        return max(0, self._clock() - self._last_pass_at, int(1000 * self._seconds_stale()))
 
-    def receive(self, leader_message: LeaderStateMessage) -> None:
+    def receive_leader_state(self, leader_message: LeaderStateMessage) -> None:
         """Use this leader state from the next pass on."""
         self.leader_message = leader_message
 
@@ -63,34 +63,34 @@ class Follower:
         """Pass events on until cancelled."""
         while True:
             not_before = time.monotonic() + GATHER_SECONDS
-            events = newest_pods(await self._inbox.take_batch(TICK_SECONDS, not_before))
+            events = newest_pods(await self._event_queue.take_batch(TICK_SECONDS, not_before))
             events.reverse()
             while True:
-                self._take_turn(events)
+                self._run_slice(events)
                 await asyncio.sleep(0)
                 if not events:
                     break
-            if self._engine.ready and not self.seen_whole:
+            if self._engine.is_ready and not self.has_synced:
                 gc.freeze()  # most objects of the first lists stay: exclude them from collection
-                self.seen_whole = True
+                self.has_synced = True
 
-    def _take_turn(self, events: list[NewsEvent]) -> None:
+    def _run_slice(self, events: list[NewsEvent]) -> None:
         """Handle events from the end of the list, then a pass. Leave the rest if time is up."""
-        turn = TaskSlice(max(TURN_SECONDS, self._pass_seconds))
+        turn = TaskSlice(max(SLICE_SECONDS, self._pass_seconds))
         while events and not turn.is_over():
             self._handle(events.pop())
         began = time.perf_counter()
-        self._passed = self._clock()
+        self._last_pass_at = self._clock()
         if self.leader_message is not None:
             self._engine.apply_leader_state(self.leader_message)
-        self._handle(Pass(self._passed))
+        self._handle(Pass(self._last_pass_at))
         self._pass_seconds = time.perf_counter() - began
 
     def _handle(self, event: Event) -> None:
         began = time.perf_counter()
         self._engine.handle(event)
         seconds = time.perf_counter() - began
-        self._steps.finish(ENGINE, type(event).__name__, seconds, *subject(event))
+        self._steps.finish_step(ENGINE, type(event).__name__, seconds, *subject(event))
 
 
 def newest_pods(events: list[NewsEvent]) -> list[NewsEvent]:

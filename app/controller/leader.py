@@ -17,10 +17,10 @@ from app.core.model import Millis
 from app.ports.leadership import Leadership, TermListener
 from app.ports.metrics import LeaderMetrics
 
-OPENING_SECONDS = 60.0
+TAKEOVER_SECONDS = 60.0
 """A replica that cannot begin to lead within this time gives the Lease up. Example: no Redis."""
 
-ASIDE_SECONDS = 5.0
+STAND_BACK_SECONDS = 5.0
 """How long such a replica lets the others try first."""
 
 log = logging.getLogger("fairgate.control")
@@ -40,24 +40,24 @@ class Leader:
         meters: LeaderMetrics,
         clock: Callable[[], Millis],
     ) -> None:
-        self._opening = opening
+        self._takeover = opening
         self._leadership = leadership
-        self._inbox = inbox
-        self._copier = copier
+        self._event_queue = inbox
+        self._store_writer = copier
         self._releases = releases
         self._terms = terms
-        self._meters = meters
+        self._metrics = meters
         self._clock = clock
         self._deposed = asyncio.Event()
-        self._leaving = False
-        self._aside = 0.0
+        self._is_stopping = False
+        self._stand_back_until = 0.0
         self._acquiring: asyncio.Task[int] | None = None
         self.leads = False
         self.epoch: int | None = None
 
-    def leave(self) -> None:
+    def stop_leading(self) -> None:
         """Never lead again. The current term goes on until the Lease is given up."""
-        self._leaving = True
+        self._is_stopping = True
         if self._acquiring is not None:
             self._acquiring.cancel()
 
@@ -66,8 +66,8 @@ class Leader:
         self._deposed.set()
 
     async def run(self) -> None:
-        """Lead whenever the Lease is free, until cancelled or until `leave` is called."""
-        while not self._leaving:
+        """Lead whenever the Lease is free, until cancelled or until `stop_leading` is called."""
+        while not self._is_stopping:
             self._acquiring = asyncio.create_task(self._leadership.acquire(self._is_fit))
             try:
                 await asyncio.wait({self._acquiring})
@@ -77,42 +77,42 @@ class Leader:
             finally:
                 self._acquiring.cancel()
             self._deposed.clear()
-            ended = asyncio.create_task(self._ended())
+            ended = asyncio.create_task(self._wait_for_end())
             try:
-                await self._term(transitions, ended)
+                await self._run_term(transitions, ended)
             finally:
                 ended.cancel()
                 await self._step_down()
 
     async def _is_fit(self) -> bool:
         """Return whether this replica could lead at once. If not, it leaves the Lease alone."""
-        return time.monotonic() >= self._aside and await self._opening.is_possible()
+        return time.monotonic() >= self._stand_back_until and await self._takeover.is_possible()
 
-    async def _term(self, transitions: int, ended: asyncio.Task[None]) -> None:
-        opening = asyncio.create_task(self._opening.take_over(transitions))
+    async def _run_term(self, transitions: int, ended: asyncio.Task[None]) -> None:
+        opening = asyncio.create_task(self._takeover.take_over(transitions))
         try:
             await asyncio.wait(
-                {opening, ended}, timeout=OPENING_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                {opening, ended}, timeout=TAKEOVER_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             opening.cancel()
         if not opening.done() or ended.done():
             if not ended.done():
                 log.warning("could not begin to lead; leaving it to others")
-                self._aside = time.monotonic() + ASIDE_SECONDS
+                self._stand_back_until = time.monotonic() + STAND_BACK_SECONDS
                 self.depose()
             return
         gained = opening.result()
         log.info("leading", extra={"epoch": gained.epoch})
         self.leads, self.epoch = True, gained.epoch
-        self._meters.leading(gained.epoch)
+        self._metrics.set_leading_epoch(gained.epoch)
         self._terms.start_term(gained.epoch)
-        await self._inbox.put(replace(gained, at=self._clock()))
-        self._releases.resume(gained.unsettled, gained.epoch)
+        await self._event_queue.put(replace(gained, at=self._clock()))
+        self._releases.settle_unfinished(gained.unsettled, gained.epoch)
         await ended
 
-    async def _ended(self) -> None:
-        lost = asyncio.create_task(self._leadership.lost())
+    async def _wait_for_end(self) -> None:
+        lost = asyncio.create_task(self._leadership.wait_until_lost())
         deposed = asyncio.create_task(self._deposed.wait())
         try:
             await asyncio.wait({lost, deposed}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,11 +122,11 @@ class Leader:
 
     async def _step_down(self) -> None:
         self.leads, self.epoch = False, None
-        self._copier.follow()
+        self._store_writer.stop_writing()
         await self._releases.stop()
-        self._meters.leading(None)
-        await self._inbox.put(LeadershipLost(self._clock()))
+        self._metrics.set_leading_epoch(None)
+        await self._event_queue.put(LeadershipLost(self._clock()))
         if self._deposed.is_set():
-            await self._leadership.give_up()
-        await self._terms.end()
+            await self._leadership.release_lease()
+        await self._terms.end_term()
         log.info("following")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.controller.background import periodic
+from app.controller.background import run_periodically
 from app.core.engine import Engine
 from app.core.errors import StoreError
 from app.core.explain.views import LeaderStateMessage
@@ -16,7 +16,7 @@ from app.ports.api import LeaderStateStore
 
 SECONDS = 1.0
 
-AGAIN_MS = 10_000
+REPEAT_MS = 10_000
 """Unchanged state is published again after this time, so that readers can detect stale state."""
 
 log = logging.getLogger("fairgate.control")
@@ -43,12 +43,12 @@ class LeaderStatePublisher:
 
     async def publish_state(self) -> None:
         """Publish until cancelled."""
-        await periodic(self._seconds, self._leads, self._publish, self._rest)
+        await run_periodically(self._seconds, self._leads, self._publish, self._reset)
 
     def _leads(self) -> bool:
         return self._epoch() is not None
 
-    def _rest(self) -> None:
+    def _reset(self) -> None:
         self._published = None
 
     async def _publish(self) -> None:
@@ -57,12 +57,12 @@ class LeaderStatePublisher:
         leader_message = self._engine.queries.leader_message(now, epoch, self._engine.drift.ratio)
         if (
             last is not None
-            and now - last.at < AGAIN_MS
+            and now - last.at < REPEAT_MS
             and replace(last, at=now) == leader_message
         ):
             return
         try:
-            await self._store.post(leader_message)
+            await self._store.store_message(leader_message)
         except StoreError as error:
             log.debug("leader state not written", extra={"why": str(error)})
         else:
@@ -72,7 +72,8 @@ class LeaderStatePublisher:
 class LeaderStateReader:
     """Passes published leader state on. The last state stays valid while Redis is unreadable.
 
-    `reachable`: the last read succeeded. `has_read`: a read has succeeded, with a state or without.
+    `is_reachable`: the last read succeeded. `has_read`: a read has succeeded, with or without a
+    state.
     """
 
     def __init__(
@@ -83,21 +84,21 @@ class LeaderStateReader:
         seconds: float = SECONDS,
     ) -> None:
         self._store = store
-        self._hear = hear
+        self._on_message = hear
         self._seconds = seconds
-        self.reachable = True
+        self.is_reachable = True
         self.has_read = False
 
     async def read_state(self) -> None:
         """Read until cancelled."""
         while True:
             try:
-                leader_message = await self._store.read()
+                leader_message = await self._store.read_message()
             except StoreError as error:
-                self.reachable = False
+                self.is_reachable = False
                 log.debug("leader state not readable", extra={"why": str(error)})
             else:
                 if leader_message is not None:
-                    self._hear(leader_message)
-                self.reachable = self.has_read = True
+                    self._on_message(leader_message)
+                self.is_reachable = self.has_read = True
             await asyncio.sleep(self._seconds)

@@ -16,7 +16,7 @@ from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
 from app.core.model import Millis
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 LIMIT_MS = 30_000
 """A change of leader takes half of this."""
 
@@ -33,10 +33,14 @@ log = logging.getLogger("fairgate.control")
 class OutageNotices(Protocol):
     """Shows a standstill in the cluster. May raise ClusterError."""
 
-    async def events(self, pods: list[PodRef], reason: str, message: str, now: Millis) -> None:
+    async def write_events(
+        self, pods: list[PodRef], reason: str, message: str, now: Millis
+    ) -> None:
         """Write one event for each pod, and one for operators; every replica writes the same."""
 
-    async def condition(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+    async def write_condition(
+        self, releasing: bool, reason: str, message: str, now: Millis
+    ) -> None:
         """Write the condition `Releasing` of the Policy, if there is one."""
 
 
@@ -61,7 +65,7 @@ class OutageDetector:
         self._ask_redis = ask_redis
         self._clock = clock
         self._since: Millis | None = None
-        self._shown: tuple[str, str | None] | None = None
+        self._written_condition: tuple[str, str | None] | None = None
         """The reported reason, and the Policy that has it. A later Policy gets it, too."""
         self.fault = ""
         """Why no pod is released, after 30 s of it."""
@@ -70,18 +74,20 @@ class OutageDetector:
         """Check until cancelled."""
         while True:
             await self.check()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def check(self) -> None:
         """Check once, and report changes."""
         now = self._clock()
-        reason, why = await self._reason()
+        reason, why = await self._outage_reason()
         if not reason:
             self._since, self.fault = None, ""
             if self._leads():
-                await self._show(True, RELEASING, "A controller leads and releases pods.", now)
+                await self._write_condition(
+                    True, RELEASING, "A controller leads and releases pods.", now
+                )
             else:
-                self._shown = None
+                self._written_condition = None
             return
         self._since = now if self._since is None else self._since
         silent = now - self._since
@@ -89,15 +95,15 @@ class OutageDetector:
             return
         self.fault = f"no pod is released for {silent // 1000} s: {why}"
         message = f"No pod is released: {why}"
-        first = heapq.nsmallest(MOST_PODS, self._engine.held(), key=lambda pod: pod.uid)
+        first = heapq.nsmallest(MOST_PODS, self._engine.held_pods(), key=lambda pod: pod.uid)
         pods = [PodRef(pod.uid, pod.namespace, pod.name) for pod in first]
         try:
-            await self._notices.events(pods, reason, message, now)
+            await self._notices.write_events(pods, reason, message, now)
         except ClusterError as error:
             log.debug("events not written", extra={"why": str(error)})
-        await self._show(False, reason, message, now)
+        await self._write_condition(False, reason, message, now)
 
-    async def _reason(self) -> tuple[str, str]:
+    async def _outage_reason(self) -> tuple[str, str]:
         """Return why no pod is released, as a word and a sentence; empty: pods are released."""
         leads = self._leads()
         if not leads and self._is_led():
@@ -108,15 +114,17 @@ class OutageDetector:
             return NO_REDIS, str(error)
         return ("", "") if leads else (NO_LEADER, "no controller of Fairgate leads.")
 
-    async def _show(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+    async def _write_condition(
+        self, releasing: bool, reason: str, message: str, now: Millis
+    ) -> None:
         shown = reason, self._engine.policy_uid
-        if self._shown == shown:
+        if self._written_condition == shown:
             return
         try:
-            await self._notices.condition(releasing, reason, message, now)
+            await self._notices.write_condition(releasing, reason, message, now)
         except ClusterError as error:
             log.debug("condition not written", extra={"why": str(error)})
             return
-        self._shown = shown
+        self._written_condition = shown
         if not releasing:
             log.error("no pod is released", extra={"why": message})

@@ -20,7 +20,7 @@ MOST_STEPS = 5
 
 
 class PodCosts:
-    """CPU time of each pod. The engine calls `consider`; the loop calls `end_step`."""
+    """CPU time of each pod. The engine calls `start_pod`; the loop calls `end_step`."""
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         """`clock` returns seconds of CPU time."""
@@ -30,7 +30,7 @@ class PodCosts:
         self._spent: dict[Uid, float] = {}
         self._steps: dict[Uid, int] = {}
 
-    def consider(self, uid: Uid | None) -> None:
+    def start_pod(self, uid: Uid | None) -> None:
         """The engine works for this pod from now on; None: for no pod in particular."""
         now = self._clock()
         if self._pod is not None:
@@ -39,7 +39,7 @@ class PodCosts:
 
     def end_step(self) -> list[Uid]:
         """Return the pods that cost too much, each once."""
-        self.consider(None)
+        self.start_pod(None)
         found = []
         for uid, seconds in self._spent.items():
             if seconds >= NOTABLE_SECONDS:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from app.controller.adopt_evict import lost_by
+from app.controller.adopt_evict import lost_resource_seconds
 from app.controller.background import TaskSet
 from app.controller.event_queue import EventQueue
 from app.core.effects import EvictForReclaim, ReclaimOnCooldown
@@ -48,23 +48,23 @@ class EvictionRateLimiter:
         self._seconds = 60.0 / a_minute
         self._clock = clock
         self._sleep = sleep
-        self._free_at = self._before = clock() - BURST_SECONDS
+        self._free_at = self._previous_free_at = clock() - BURST_SECONDS
 
     async def reserve(self, count: float) -> float:
         """Wait until `count` evictions may go; return the end of the time that they use up."""
         now = self._clock()
-        start = self._before = max(now - BURST_SECONDS, self._free_at)
+        start = self._previous_free_at = max(now - BURST_SECONDS, self._free_at)
         end = self._free_at = start + count * self._seconds
         await self._sleep(max(0.0, start - now))
         return end
 
-    def give_back(self, end: float) -> None:
+    def return_unused(self, end: float) -> None:
         """Return the allowance of unused evictions, unless later ones already wait for theirs.
 
         `end` is the result of `reserve`.
         """
         if self._free_at == end:
-            self._free_at = self._before
+            self._free_at = self._previous_free_at
 
 
 class Reclaims:
@@ -86,32 +86,32 @@ class Reclaims:
         """`wanted` returns whether a pod must still be evicted, `released` its use."""
         self._evictor = evictor
         self._leadership = leadership
-        self._inbox = inbox
-        self._meters = meters
+        self._event_queue = inbox
+        self._metrics = meters
         self._clock = clock
-        self._wanted = wanted
-        self._allowance = allowance
-        self._released = released
+        self._is_still_needed = wanted
+        self._rate_limiter = allowance
+        self._find_released = released
         self._pauses = tuple(pauses)
         self._gathered: list[EvictForReclaim] = []
-        self._under_way = TaskSet(_log_failure)
+        self._tasks = TaskSet(_log_failure)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether any reclaim is in progress."""
-        return bool(self._under_way)
+        return bool(self._tasks)
 
     def add_eviction(self, order: EvictForReclaim) -> None:
         """Collect the evictions of one reclaim, which arrive in a row. Start it with the last."""
         self._gathered.append(order)
-        if len(self._gathered) < order.together:
+        if len(self._gathered) < order.batch_size:
             return
         orders, self._gathered = self._gathered, []
-        self._under_way.start(self._carry_out(orders))
+        self._tasks.start(self._execute(orders))
 
-    def report(self, found: ReclaimOnCooldown) -> None:
+    def report_cooldown(self, found: ReclaimOnCooldown) -> None:
         """Count and log a reclaim that was refused because it would undo another."""
-        self._meters.loop_refused(found.beneficiary_tenant)
+        self._metrics.count_reclaim_on_cooldown(found.beneficiary_tenant)
         facts = {
             "uid": found.beneficiary.uid,
             "namespace": found.beneficiary.namespace,
@@ -126,43 +126,43 @@ class Reclaims:
     async def stop(self) -> None:
         """Cancel all reclaims. The next leader observes the pods that already terminate."""
         self._gathered = []
-        await self._under_way.stop()
+        await self._tasks.stop()
 
-    async def _carry_out(self, orders: list[EvictForReclaim]) -> None:
-        end = await self._allowance.reserve(len(orders))
-        due = [order for order in orders if self._wanted(order.ref.uid)]
-        leads = self._leadership.left() > 0
+    async def _execute(self, orders: list[EvictForReclaim]) -> None:
+        end = await self._rate_limiter.reserve(len(orders))
+        due = [order for order in orders if self._is_still_needed(order.ref.uid)]
+        leads = self._leadership.seconds_left() > 0
         if not (due and leads and await self._is_possible(due)):
-            self._allowance.give_back(end)
+            self._rate_limiter.return_unused(end)
             return
         for order in due:
-            if not await self._see_off(order):
+            if not await self._evict_with_retries(order):
                 return
 
     async def _is_possible(self, orders: list[EvictForReclaim]) -> bool:
         """Return whether all pods could be evicted now. If not, report the pods that would stay."""
         try:
-            kept = await self._evictor.kept([order.ref for order in orders])
+            kept = await self._evictor.find_unevictable([order.ref for order in orders])
         except ClusterError as error:
             kept = {orders[0].ref.uid: str(error)}
         allocation = [order for order in orders if order.ref.uid in kept and not order.overrides]
         for order in allocation:
-            await self._spare(order, kept[order.ref.uid])
+            await self._record_refusal(order, kept[order.ref.uid])
         return not allocation
 
-    async def _see_off(self, order: EvictForReclaim) -> bool:
+    async def _evict_with_retries(self, order: EvictForReclaim) -> bool:
         """Evict one pod, with a bounded number of retries. Return False if it stays."""
         why = ""
         for pause in (0.0, *self._pauses):
             await asyncio.sleep(pause)
-            if not self._wanted(order.ref.uid):
+            if not self._is_still_needed(order.ref.uid):
                 return True
-            if self._leadership.left() <= 0:
+            if self._leadership.seconds_left() <= 0:
                 return False
-            used = self._released(order.ref.uid)
+            used = self._find_released(order.ref.uid)
             try:
                 if await self._evict(order):
-                    await self._accept(order, used)
+                    await self._record_eviction(order, used)
                     return True
                 why = "a disruption budget, or a busy server, says so"
             except ClusterRefused as error:
@@ -170,7 +170,7 @@ class Reclaims:
                 break
             except ClusterError as error:  # the pod may be evicted; a retry is harmless
                 why = str(error)
-        await self._spare(order, why)
+        await self._record_refusal(order, why)
         return False
 
     async def _evict(self, order: EvictForReclaim) -> bool:
@@ -182,25 +182,25 @@ class Reclaims:
                 return True
         except ClusterUnavailable:
             pass  # the API server answers 500 if several budgets cover a pod
-        if self._leadership.left() <= 0:
+        if self._leadership.seconds_left() <= 0:
             return False
         await self._evictor.delete(order.ref)
-        self._meters.budget_overridden(order.tenant)
+        self._metrics.count_overridden_budget(order.tenant)
         log.warning("a disruption budget was overridden", extra=_facts(order, order.cause.value))
         return True
 
-    async def _accept(self, order: EvictForReclaim, used: ReleasedView | None) -> None:
+    async def _record_eviction(self, order: EvictForReclaim, used: ReleasedView | None) -> None:
         if used is not None:
-            lost = lost_by(used, self._clock())
-            self._meters.evicted(used.tenant, order.cause.value, lost)
+            lost = lost_resource_seconds(used, self._clock())
+            self._metrics.count_eviction(used.tenant, order.cause.value, lost)
         facts = {"for": order.beneficiary_tenant, "pool": order.pool}
         log.info("pod evicted", extra=_facts(order, order.cause.value) | facts)
-        await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
+        await self._event_queue.put(EvictionAccepted(self._clock(), order.ref.uid))
 
-    async def _spare(self, order: EvictForReclaim, why: str) -> None:
-        self._meters.eviction_refused(order.tenant)
+    async def _record_refusal(self, order: EvictForReclaim, why: str) -> None:
+        self._metrics.count_refused_eviction(order.tenant)
         log.warning("a pod cannot be evicted; others are sought", extra=_facts(order, why))
-        await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+        await self._event_queue.put(EvictionRefused(self._clock(), order.ref.uid))
 
 
 def _log_failure(error: BaseException) -> None:

@@ -46,7 +46,7 @@ class RefusalLimit:
     def __init__(self) -> None:
         self._windows: dict[_Source, _Window] = {}
 
-    def admits(self, facts: Mapping[str, Fact], now: Millis) -> bool:
+    def admit_refusal(self, facts: Mapping[str, Fact], now: Millis) -> bool:
         """Return whether a refusal is recorded by itself. If not, it is counted."""
         source = str(facts.get("namespace", "")), limit_name(str(facts.get("user", "")))
         if source not in self._windows and len(self._windows) >= MOST_SOURCES:

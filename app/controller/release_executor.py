@@ -22,7 +22,7 @@ from app.ports.cluster import Releaser
 from app.ports.leadership import Leadership
 from app.ports.metrics import LeaderMetrics
 
-LOOK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+OUTCOME_POLL_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between reads of a pod while the outcome is unknown. The last is repeated."""
 
 STUCK_AFTER = 5
@@ -49,15 +49,15 @@ class Releases:
         depose: Callable[[], None],
     ) -> None:
         self._releaser = releaser
-        self._copier = copier
+        self._store_writer = copier
         self._leadership = leadership
-        self._inbox = inbox
-        self._meters = meters
+        self._event_queue = inbox
+        self._metrics = meters
         self._clock = clock
         self._slots = asyncio.Semaphore(concurrency)
         self._depose = depose
         self._gathered: list[Release] = []
-        self._under_way = TaskSet(self._fail)
+        self._tasks = TaskSet(self._handle_failure)
         self._closing = False
 
     def start_release(self, order: Release) -> None:
@@ -68,19 +68,21 @@ class Releases:
         if self._closing:
             return
         self._gathered.append(order)
-        if len(self._gathered) < order.together:
+        if len(self._gathered) < order.batch_size:
             return
         orders, self._gathered = self._gathered, []
-        intended = asyncio.ensure_future(self._copier.intend([each.intent for each in orders]))
+        intended = asyncio.ensure_future(
+            self._store_writer.write_intents([each.intent for each in orders])
+        )
         for each in orders:
-            self._under_way.start(self._carry_out(each, intended))
+            self._tasks.start(self._execute(each, intended))
 
-    def resume(self, intents: Iterable[Intend], epoch: int) -> None:
+    def settle_unfinished(self, intents: Iterable[Intend], epoch: int) -> None:
         """Find the outcome of releases of older leaders that are not settled yet."""
         for intent in intents:
-            self._under_way.start(self._settle(intent.ref, epoch))
+            self._tasks.start(self._settle_release(intent.ref, epoch))
 
-    def _fail(self, error: BaseException) -> None:
+    def _handle_failure(self, error: BaseException) -> None:
         # The outcome is unknown, and no task looks for it: the next term settles it.
         log.error("a release failed unexpectedly; stepping down", exc_info=error)
         self._depose()
@@ -88,37 +90,41 @@ class Releases:
     async def stop(self) -> None:
         """Cancel all releases. The next leader reads their outcome from the pods."""
         self._gathered = []
-        await self._under_way.stop()
+        await self._tasks.stop()
 
     async def drain(self, seconds: float) -> None:
         """Refuse further releases. Wait up to `seconds` for those in progress."""
         self._closing = True
-        await self._under_way.wait(seconds)
+        await self._tasks.wait(seconds)
 
-    async def _carry_out(self, order: Release, intended: asyncio.Future[bool]) -> None:
+    async def _execute(self, order: Release, intended: asyncio.Future[bool]) -> None:
         began = self._clock()
         intent = order.intent
         answer = await self._attempt(order, intended)
         now = self._clock()
-        waited = (now - order.since) / 1000 if answer is ReleaseOutcome.RELEASED else None
+        waited = (now - order.waiting_since) / 1000 if answer is ReleaseOutcome.RELEASED else None
         if answer is ReleaseOutcome.RELEASED and order.decision is not None:
             facts = {"pod": intent.ref.name, "namespace": intent.ref.namespace}
             log.debug("released", extra={**facts, "because": order.decision.reason})
-        self._meters.released(intent.tenant, intent.pool, answer, (now - began) / 1000, waited)
-        await self._inbox.put(ReleaseAnswered(self._clock(), intent.ref.uid, answer))
+        self._metrics.count_release(
+            intent.tenant, intent.pool, answer, (now - began) / 1000, waited
+        )
+        await self._event_queue.put(ReleaseAnswered(self._clock(), intent.ref.uid, answer))
 
     async def _attempt(self, order: Release, intended: asyncio.Future[bool]) -> ReleaseOutcome:
         if not await asyncio.shield(intended):
             return ReleaseOutcome.UNSENT
         async with self._slots:
-            if self._leadership.left() <= 0:
+            if self._leadership.seconds_left() <= 0:
                 return ReleaseOutcome.HELD
             answer = await self._releaser.release(order)
         if answer is not None:
             return answer
-        return await self._find_out(order.intent.ref, lambda: self._releaser.read_outcome(order))
+        return await self._wait_for_outcome(
+            order.intent.ref, lambda: self._releaser.read_outcome(order)
+        )
 
-    async def _settle(self, ref: PodRef, epoch: int) -> None:
+    async def _settle_release(self, ref: PodRef, epoch: int) -> None:
         async def fence() -> ReleaseOutcome | None:
             try:
                 return await self._releaser.fence(ref, epoch)
@@ -127,10 +133,10 @@ class Releases:
             except ClusterError:
                 return None
 
-        answer = await self._find_out(ref, fence, STUCK_AFTER)
-        await self._inbox.put(ReleaseAnswered(self._clock(), ref.uid, answer))
+        answer = await self._wait_for_outcome(ref, fence, STUCK_AFTER)
+        await self._event_queue.put(ReleaseAnswered(self._clock(), ref.uid, answer))
 
-    async def _find_out(
+    async def _wait_for_outcome(
         self,
         ref: PodRef,
         read_outcome: Callable[[], Awaitable[ReleaseOutcome | None]],
@@ -146,14 +152,14 @@ class Releases:
             except PodUnyielding as error:
                 failures += 1
                 if failures == STUCK_AFTER:
-                    complain(ref, error)
-                    await self._inbox.put(ReleaseStuck(self._clock(), ref.uid))
+                    log_unyielding_pod(ref, error)
+                    await self._event_queue.put(ReleaseStuck(self._clock(), ref.uid))
             else:
                 if answer is not None:
                     return answer
 
 
-def complain(ref: PodRef, error: PodUnyielding) -> None:
+def log_unyielding_pod(ref: PodRef, error: PodUnyielding) -> None:
     """Log a pod that cannot be changed. Its release stays open, and the pod counts as used."""
     facts = {"namespace": ref.namespace, "pod": ref.name, "uid": ref.uid, "why": str(error)}
     log.error("release not settled: the pod cannot be changed, and counts as used", extra=facts)
@@ -161,5 +167,5 @@ def complain(ref: PodRef, error: PodUnyielding) -> None:
 
 def _pause(tries: int, failures: int) -> float:
     if failures < STUCK_AFTER:
-        return LOOK_SECONDS[min(tries, len(LOOK_SECONDS) - 1)]
+        return OUTCOME_POLL_SECONDS[min(tries, len(OUTCOME_POLL_SECONDS) - 1)]
     return STUCK_SECONDS[min(failures - STUCK_AFTER, len(STUCK_SECONDS) - 1)]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from app.controller.background import periodic
+from app.controller.background import run_periodically
 from app.controller.status_conditions import ObjectStatus, pool_status, tenant_status
 from app.core.engine import Engine
 from app.core.errors import ClusterError
@@ -55,36 +55,38 @@ class Publisher:
     ) -> None:
         self._engine = engine
         self._writer = writer
-        self._meters = meters
+        self._metrics = meters
         self._leads = leads
         self._clock = clock
         self._published: dict[tuple[str, str], _Published] = {}
         self._period = 0
-        self._turned: dict[tuple[str, str, str], Millis] = {}
-        self._stored: dict[str, Mapping[tuple[str, str], StoredCondition]] | None = None
+        self._transition_times: dict[tuple[str, str, str], Millis] = {}
+        self._stored_conditions: dict[str, Mapping[tuple[str, str], StoredCondition]] | None = None
         """By kind: the conditions that were stored when this replica began to lead."""
-        self._patience = ServerBackoff()
+        self._server_backoff = ServerBackoff()
 
     async def publish_status(self) -> None:
         """Publish until cancelled."""
-        await periodic(PERIOD_SECONDS, self._leads, self._publish_changes, self._rest)
+        await run_periodically(PERIOD_SECONDS, self._leads, self._publish_changes, self._reset)
 
-    def _rest(self) -> None:
+    def _reset(self) -> None:
         self._published.clear()
-        self._stored = None
+        self._stored_conditions = None
 
     async def _publish_changes(self) -> None:
         queries = self._engine.queries
         view, fragmentation = queries.view(), queries.fragmentation()
-        self._meters.shares(view)
-        self._meters.pressing(view, queries.pressure(), fragmentation)
-        self._meters.drifted(self._engine.drift.ratio)
+        self._metrics.set_shares(view)
+        self._metrics.set_backlog(view, queries.backlog_by_tenant(), fragmentation)
+        self._metrics.set_drift(self._engine.drift.ratio)
         statuses = self._statuses(view, fragmentation)
         for key in self._published.keys() - statuses.keys():
             del self._published[key]
-        self._turned = {k: at for k, at in self._turned.items() if k[:2] in statuses}
+        self._transition_times = {
+            k: at for k, at in self._transition_times.items() if k[:2] in statuses
+        }
         self._period += 1
-        if self._stored is None and not await self._read_stored():
+        if self._stored_conditions is None and not await self._read_stored():
             return
         await self._publish({k: s for k, s in statuses.items() if self._is_due(k, s)})
 
@@ -94,23 +96,27 @@ class Publisher:
             return True
         if before.status == status:
             return False
-        if status.full and not before.status.full:
+        if status.is_at_max_pending and not before.status.is_at_max_pending:
             return True
-        amounts = replace(before.status, fields=status.fields, full=status.full)
+        amounts = replace(
+            before.status, fields=status.fields, is_at_max_pending=status.is_at_max_pending
+        )
         has_only_new_amounts = amounts == status
         return not has_only_new_amounts or self._period - before.period >= AMOUNTS_PERIODS
 
     async def _read_stored(self) -> bool:
         """Read the stored conditions, whose times remain while they hold. Return the success."""
         try:
-            self._stored = {k: await self._writer.read_conditions(k) for k in ("tenants", "pools")}
+            self._stored_conditions = {
+                k: await self._writer.read_conditions(k) for k in ("tenants", "pools")
+            }
         except ClusterError as error:
-            wait = self._patience.after(error)
+            wait = self._server_backoff.next_delay(error)
             facts = {"why": str(error), "seconds": wait}
             log.warning("stored conditions not read; tried again later", extra=facts)
             await asyncio.sleep(wait)
             return False
-        self._patience.fulfilled()
+        self._server_backoff.reset()
         return True
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
@@ -120,16 +126,16 @@ class Publisher:
                 return
             kind, name = key
             try:
-                await self._writer.write_status(kind, name, self._stamped(key, status))
+                await self._writer.write_status(kind, name, self._to_api(key, status))
             except ClusterError as error:
-                wait = self._patience.after(error)
+                wait = self._server_backoff.next_delay(error)
                 facts = {"kind": kind, "object": name, "why": str(error), "seconds": wait}
                 log.warning("status not published; tried again later", extra=facts)
                 if (before := self._published.get(key)) is not None:
                     self._published[key] = before._replace(period=None)
                 await asyncio.sleep(wait)
                 return
-            self._patience.fulfilled()
+            self._server_backoff.reset()
             self._published[key] = _Published(status, self._period)
 
     def _statuses(
@@ -142,32 +148,44 @@ class Publisher:
             if tenant.exists
         }
         return statuses | {
-            ("pools", str(name)): pool_status(pool, view.strays, fragmentation.get(name))
+            ("pools", str(name)): pool_status(
+                pool, view.nodes_without_pool, fragmentation.get(name)
+            )
             for name, pool in view.pools.items()
             if pool.exists
         }
 
-    def _stamped(self, key: tuple[str, str], status: ObjectStatus) -> dict[str, object]:
+    def _to_api(self, key: tuple[str, str], status: ObjectStatus) -> dict[str, object]:
         """Return the status with its conditions in the form of the API conventions."""
         published = self._published.get(key)
         before = published.status if published else None
         same = before is not None and before.uid == status.uid
-        held = {each.kind: each.holds for each in before.conditions} if before and same else {}
+        held = (
+            {each.condition_type: each.is_true for each in before.conditions}
+            if before and same
+            else {}
+        )
         observed = {"observedGeneration": status.generation}
         written = []
         for each in status.conditions:
-            turned = (*key, each.kind)
-            if held.get(each.kind) is not each.holds:
-                self._turned[turned] = self._start(turned, status.uid, each.holds, new=not same)
-            since = datetime.fromtimestamp(self._turned[turned] / 1000, UTC)
+            turned = (*key, each.condition_type)
+            if held.get(each.condition_type) is not each.is_true:
+                self._transition_times[turned] = self._transition_time(
+                    turned, status.uid, each.is_true, new=not same
+                )
+            since = datetime.fromtimestamp(self._transition_times[turned] / 1000, UTC)
             moment = {"lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
-            written.append({**each.written(), **moment, **observed})
+            written.append({**each.to_api(), **moment, **observed})
         return {**status.fields, **observed, "conditions": written}
 
-    def _start(self, turned: tuple[str, str, str], uid: str, holds: bool, *, new: bool) -> Millis:
+    def _transition_time(
+        self, turned: tuple[str, str, str], uid: str, holds: bool, *, new: bool
+    ) -> Millis:
         """Return since when a condition holds. `new`: this replica wrote no status before."""
         kind, name, condition = turned
-        stored = (self._stored or {}).get(kind, {}).get((name, condition)) if new else None
+        stored = (
+            (self._stored_conditions or {}).get(kind, {}).get((name, condition)) if new else None
+        )
         if stored is not None and (stored.uid, stored.holds) == (uid, holds):
             return stored.since
         return self._clock()

@@ -47,7 +47,7 @@ _Due = tuple[Sequence[StoreWrite], asyncio.Future[bool] | None]
 
 
 class StoreWriter:
-    """Writes to the store between `lead` and `follow`."""
+    """Writes to the store between `start_writing` and `stop_writing`."""
 
     def __init__(
         self,
@@ -60,57 +60,59 @@ class StoreWriter:
     ) -> None:
         self._store = store
         self._engine = engine
-        self._inbox = inbox
-        self._meters = meters
+        self._event_queue = inbox
+        self._metrics = meters
         self._clock = clock
         self._depose = depose
         self._epoch: int | None = None
-        self._stands = False
-        self._due: deque[_Due] = deque()
-        self._runs: deque[UsageStarted | UsageEnded] = deque()
+        self._is_rebuilt = False
+        self._queued: deque[_Due] = deque()
+        self._usage_changes: deque[UsageStarted | UsageEnded] = deque()
         """The newest written changes of usage records, followed by all unwritten ones."""
-        self._unwritten = 0
+        self._unwritten_usage_count = 0
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         """Set if a write must not wait for others."""
 
-    def lead(self, epoch: int) -> None:
+    def start_writing(self, epoch: int) -> None:
         """Take the store over: rebuild it, then write each change, under this epoch."""
-        self._abandon()
-        self._runs.clear()
-        self._unwritten = 0
+        self._drop_queued()
+        self._usage_changes.clear()
+        self._unwritten_usage_count = 0
         self._epoch = epoch
         self._wake.set()
 
-    def follow(self) -> None:
+    def stop_writing(self) -> None:
         """Stop writing."""
-        self._abandon()
+        self._drop_queued()
         self._epoch = None
 
-    def copy(self, write: Enqueue | Dequeue | Charge | Refund | UsageStarted | UsageEnded) -> None:
+    def queue_write(
+        self, write: Enqueue | Dequeue | Charge | Refund | UsageStarted | UsageEnded
+    ) -> None:
         """Queue a write. Drop it if a rebuild will write the same state.
 
         Changes of usage records are retained until written, because the engine has only the open
         records at a rebuild.
         """
         if isinstance(write, UsageStarted | UsageEnded):
-            self._runs.append(write)
-            self._unwritten += 1
-        if self._stands:
-            self._due.append(((write,), None))
+            self._usage_changes.append(write)
+            self._unwritten_usage_count += 1
+        if self._is_rebuilt:
+            self._queued.append(((write,), None))
             self._wake.set()
-            if len(self._due) >= BATCH:
+            if len(self._queued) >= BATCH:
                 self._urgent.set()
 
-    async def intend(self, intents: Sequence[Intend]) -> bool:
+    async def write_intents(self, intents: Sequence[Intend]) -> bool:
         """Write all intents in one step, and wait for the result.
 
         Return False if they are not known to be written: the releases must not be sent.
         """
-        if not self._stands:
+        if not self._is_rebuilt:
             return False
         written = asyncio.get_running_loop().create_future()
-        self._due.append((intents, written))
+        self._queued.append((intents, written))
         self._wake.set()
         self._urgent.set()
         return bool(await written)
@@ -124,35 +126,38 @@ class StoreWriter:
                 continue
             epoch = self._epoch
             try:
-                await (self._write() if self._stands else self._rebuild())
+                await (self._write() if self._is_rebuilt else self._rebuild())
             except EpochStale:
                 if epoch == self._epoch:  # else the error belongs to an earlier term
                     log.error("a newer leader has written to Redis; this one steps down")
-                    self.follow()
+                    self.stop_writing()
                     self._depose()
             except StoreError as error:
-                await self._lose(error)
+                await self._handle_store_error(error)
 
     async def _rebuild(self) -> None:
         epoch = self._epoch
         assert epoch is not None
-        contents, runs = [*self._runs, *self._engine.writes()], self._unwritten
-        self._stands = True  # changes from now on are written after these contents
+        contents, runs = (
+            [*self._usage_changes, *self._engine.store_writes()],
+            self._unwritten_usage_count,
+        )
+        self._is_rebuilt = True  # changes from now on are written after these contents
         await self._store.rebuild(epoch, contents)
-        self._wrote(runs)
-        await self._store.remember(epoch, lambda: list(self._engine.notes()))
+        self._count_written_usage(runs)
+        await self._store.restore_audit_markers(epoch, lambda: list(self._engine.audit_markers()))
         if self._epoch == epoch:
             log.info("redis rebuilt", extra={"writes": len(contents), "epoch": epoch})
-            await self._inbox.put(StoreReady(self._clock()))
+            await self._event_queue.put(StoreReady(self._clock()))
 
     async def _write(self) -> None:
         epoch = self._epoch
         assert epoch is not None
-        if len(self._due) > MOST_DUE:
+        if len(self._queued) > MOST_DUE:
             raise StoreUnavailable(
                 "it is slower than the changes; the copy is written again from the start"
             )
-        if not self._due:
+        if not self._queued:
             try:
                 async with asyncio.timeout(PROBE_SECONDS):  # wait_for can swallow a cancellation
                     await self._wake.wait()
@@ -160,19 +165,19 @@ class StoreWriter:
                 await self._store.write(epoch, [])
             self._wake.clear()
             return
-        await self._gather()
-        if not self._due:
+        await self._wait_for_more_writes()
+        if not self._queued:
             return  # the term ended meanwhile
-        batch = self._take()
-        if self._due:
+        batch = self._next_batch()
+        if self._queued:
             self._urgent.set()
         try:
             await self._store.write(epoch, [write for writes, _ in batch for write in writes])
         except BaseException:
-            self._settle(batch, False)
+            self._answer_callers(batch, False)
             raise
-        self._settle(batch, True)
-        self._wrote(
+        self._answer_callers(batch, True)
+        self._count_written_usage(
             sum(
                 isinstance(each, UsageStarted | UsageEnded)
                 for writes, _ in batch
@@ -180,43 +185,43 @@ class StoreWriter:
             )
         )
 
-    async def _gather(self) -> None:
+    async def _wait_for_more_writes(self) -> None:
         """Wait for more writes, unless a release waits for one or a batch is complete."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GATHER_SECONDS):
                 await self._urgent.wait()
         self._urgent.clear()
 
-    def _wrote(self, runs: int) -> None:
+    def _count_written_usage(self, runs: int) -> None:
         """Count `runs` changes of usage records as written. Retain the newest for a rebuild."""
-        self._unwritten -= runs
-        while len(self._runs) > max(self._unwritten, RECENT):
-            self._runs.popleft()
+        self._unwritten_usage_count -= runs
+        while len(self._usage_changes) > max(self._unwritten_usage_count, RECENT):
+            self._usage_changes.popleft()
 
-    def _take(self) -> list[_Due]:
+    def _next_batch(self) -> list[_Due]:
         """Return the next batch. Writes that must be applied together stay in one batch."""
-        batch = [self._due.popleft()]
+        batch = [self._queued.popleft()]
         size = len(batch[0][0])
-        while self._due and size + len(self._due[0][0]) <= BATCH:
-            size += len(self._due[0][0])
-            batch.append(self._due.popleft())
+        while self._queued and size + len(self._queued[0][0]) <= BATCH:
+            size += len(self._queued[0][0])
+            batch.append(self._queued.popleft())
         return batch
 
-    async def _lose(self, error: StoreError) -> None:
+    async def _handle_store_error(self, error: StoreError) -> None:
         facts = {"why": str(error)}
         log.warning("redis cannot be written; releases are paused", extra=facts)
-        self._meters.store_failed("rebuild" if isinstance(error, StoreForeign) else "write")
-        self._abandon()
-        await self._inbox.put(StoreLost(self._clock()))
+        self._metrics.count_store_failure("rebuild" if isinstance(error, StoreForeign) else "write")
+        self._drop_queued()
+        await self._event_queue.put(StoreLost(self._clock()))
         await asyncio.sleep(RETRY_SECONDS)
 
-    def _abandon(self) -> None:
-        self._stands = False
+    def _drop_queued(self) -> None:
+        self._is_rebuilt = False
         self._urgent.set()
-        due, self._due = list(self._due), deque()
-        self._settle(due, False)
+        due, self._queued = list(self._queued), deque()
+        self._answer_callers(due, False)
 
-    def _settle(self, batch: list[_Due], written: bool) -> None:
+    def _answer_callers(self, batch: list[_Due], written: bool) -> None:
         for _, waiting in batch:
             if waiting is not None and not waiting.done():
                 waiting.set_result(written)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from app.controller.event_queue import EventQueue
-from app.controller.release_executor import complain
+from app.controller.release_executor import log_unyielding_pod
 from app.core.effects import Intend, PodRef
 from app.core.engine import Engine
 from app.core.epochs import highest_plausible
@@ -26,16 +26,16 @@ from app.ports.store import Store
 
 RETRY_SECONDS = 0.5
 
-FENCES = 16
+FENCE_CONCURRENCY = 16
 """Pods fenced at once."""
 
 FENCE_SECONDS = 20.0
 """Pods that are not fenced within this time are fenced during the term."""
 
-HASTEN_SECONDS = 0.1
+SPEED_UP_SECONDS = 0.1
 """Time between two writes that hasten the proof of the watches. A short list needs none."""
 
-HASTENED = 5
+MAX_SPEED_UP_WRITES = 5
 """Most such writes of a takeover."""
 
 log = logging.getLogger("fairgate.control")
@@ -58,31 +58,31 @@ class Takeover:
         heard: asyncio.Event,
     ) -> None:
         self._engine = engine
-        self._inbox = inbox
+        self._event_queue = inbox
         self._store = store
         self._releaser = releaser
         self._installation = installation
         self._sync = sync
-        self._keeper = keeper
+        self._checkpoint_store = keeper
         self._epochs = epochs
         self._clock = clock
-        self._heard = heard
-        self._logged = ""
+        self._all_sources_received = heard
+        self._last_store_error = ""
         """Why the store last failed; empty if it did not. Only changes are logged."""
 
     async def is_possible(self) -> bool:
         """Return whether a term could begin at once."""
-        if not (self._heard.is_set() and self._engine.ready):
+        if not (self._all_sources_received.is_set() and self._engine.is_ready):
             return False
         try:
-            await self._store.floor()
+            await self._store.read_epoch_floor()
         except StoreError as error:
             why = str(error)
-            if why != self._logged:
+            if why != self._last_store_error:
                 log.warning("not standing for leader: no Redis", extra={"why": why})
-            self._logged = why
+            self._last_store_error = why
             return False
-        self._logged = ""
+        self._last_store_error = ""
         return True
 
     async def take_over(self, transitions: int) -> LeadershipGained:
@@ -96,28 +96,30 @@ class Takeover:
         epoch, claimed = 0, -1
         while True:
             try:
-                await self._heard.wait()
-                await self._recall()
-                highest = await self._highest(transitions)
+                await self._all_sources_received.wait()
+                await self._restore_checkpoints()
+                highest = await self._highest_epoch(transitions)
                 if highest > claimed:  # another leader's, or our own claim with a lost answer
                     epoch = highest + 1
-                await self._store.claim(epoch)
+                await self._store.claim_epoch(epoch)
                 if epoch != claimed:
-                    await self._epochs.claim(epoch)  # so that no later leader chooses a lower epoch
+                    await self._epochs.claim_epoch(
+                        epoch
+                    )  # so that no later leader chooses a lower epoch
                     claimed = epoch
-                begun, unsettled = await self._fence(epoch)
+                begun, unsettled = await self._fence_open_releases(epoch)
                 # The store accepts no older writer now, so read while the watches catch up.
-                reading = asyncio.create_task(self._kept(epoch))
-                hastening = asyncio.create_task(self._hasten(epoch))
+                reading = asyncio.create_task(self._read_markers_and_usage(epoch))
+                hastening = asyncio.create_task(self._speed_up_watches(epoch))
                 try:
                     await self._sync.catch_up()
                     hastening.cancel()
-                    await self._inbox.handled()
-                    if self._engine.highest_stamp(fences=False) >= epoch:
+                    await self._event_queue.wait_until_handled()
+                    if self._engine.highest_epoch(fences=False) >= epoch:
                         claimed = -1  # that leader left its epoch only on pods
                         continue
-                    since = await self._installation.since(self._clock())
-                    await self._inbox.put(Installed(self._clock(), since))
+                    since = await self._installation.ensure_install_time(self._clock())
+                    await self._event_queue.put(Installed(self._clock(), since))
                     notes, running = await reading
                 finally:
                     reading.cancel()
@@ -127,62 +129,66 @@ class Takeover:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _hasten(self, epoch: int) -> None:
+    async def _speed_up_watches(self, epoch: int) -> None:
         """Write a fence on a few held pods, because the watch of pods must show a recent change.
 
         Such an event takes milliseconds, a bookmark of the API server up to two seconds. The fence
         changes nothing else: a gang counts as begun by it, so pods of gangs are left out.
         """
-        lone = (pod for pod in self._engine.held() if not pod.gang)
-        for pod in deque(lone, HASTENED):  # the newest, which are hardly released first
-            await asyncio.sleep(HASTEN_SECONDS)
+        lone = (pod for pod in self._engine.held_pods() if not pod.gang)
+        for pod in deque(lone, MAX_SPEED_UP_WRITES):  # the newest, which are hardly released first
+            await asyncio.sleep(SPEED_UP_SECONDS)
             with contextlib.suppress(ClusterError):
                 await self._releaser.fence(PodRef(pod.uid, pod.namespace, pod.name), epoch)
 
-    async def _kept(self, epoch: int) -> tuple[Mapping[str, str] | None, tuple[UsageRecord, ...]]:
+    async def _read_markers_and_usage(
+        self, epoch: int
+    ) -> tuple[Mapping[str, str] | None, tuple[UsageRecord, ...]]:
         """Return the audit markers and the open usage records: see `LeadershipGained`."""
-        return await self._notes(epoch), await self._store.running()
+        return await self._read_markers(epoch), await self._store.read_open_usage()
 
-    async def _notes(self, epoch: int) -> Mapping[str, str] | None:
+    async def _read_markers(self, epoch: int) -> Mapping[str, str] | None:
         """Return the audit markers; None if Redis lost them."""
-        notes = await self._store.noted()
+        notes = await self._store.audit_markers()
         if notes is None and epoch == 1:  # there was no leader before, so there are no markers
-            await self._store.remember(epoch, tuple)
+            await self._store.restore_audit_markers(epoch, tuple)
             return {}
         return notes
 
-    async def _highest(self, transitions: int) -> int:
+    async def _highest_epoch(self, transitions: int) -> int:
         """Return the highest epoch of Redis, the epoch floor, the Lease, pods and checkpoints."""
         # Users with write access to pods or the Lease can put any number there.
-        claims = highest_plausible([transitions]), self._engine.highest_stamp()
-        known = max(await self._epochs.floor(), *claims)
-        return max(known, await self._store.floor(known))
+        claims = highest_plausible([transitions]), self._engine.highest_epoch()
+        known = max(await self._epochs.read_epoch_floor(), *claims)
+        return max(known, await self._store.read_epoch_floor(known))
 
-    async def _recall(self) -> None:
+    async def _restore_checkpoints(self) -> None:
         """Pass the checkpoints of tenants without a Tenant object to the engine; wait for it."""
-        kept = await self._keeper.read_others()
-        await self._inbox.put(CheckpointsRead(self._clock(), kept))
-        await self._inbox.handled()
+        kept = await self._checkpoint_store.read_other_checkpoints()
+        await self._event_queue.put(CheckpointsRead(self._clock(), kept))
+        await self._event_queue.wait_until_handled()
 
-    async def _fence(self, epoch: int) -> tuple[tuple[Intend, ...], tuple[Intend, ...]]:
+    async def _fence_open_releases(
+        self, epoch: int
+    ) -> tuple[tuple[Intend, ...], tuple[Intend, ...]]:
         """Settle the releases that the last leader did not finish.
 
         Return all their intents, and those that are not settled. A pod that cannot be changed, or
         many slow pods, must not prevent a term. Unsettled pods count as used, so no pod is released
         twice or beyond the capacity.
         """
-        slots = asyncio.Semaphore(FENCES)
+        slots = asyncio.Semaphore(FENCE_CONCURRENCY)
 
         async def fence(ref: PodRef) -> bool:
             async with slots:
                 try:
                     await self._releaser.fence(ref, epoch)
                 except PodUnyielding as error:
-                    complain(ref, error)
+                    log_unyielding_pod(ref, error)
                     return False
                 return True
 
-        open_ = await self._store.intents()
+        open_ = await self._store.read_open_intents()
         if not open_:
             return (), ()
         tasks = [asyncio.create_task(fence(intent.ref)) for intent in open_]

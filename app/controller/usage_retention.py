@@ -23,10 +23,10 @@ log = logging.getLogger("fairgate.control")
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """Retention of usage records: `lasting` in milliseconds, `most` records."""
+    """Retention of usage records: `max_age` in milliseconds, `max_records` records."""
 
-    lasting: Millis
-    most: int
+    max_age: Millis
+    max_records: int
 
 
 class UsageRetention:
@@ -39,8 +39,8 @@ class UsageRetention:
         epoch: Callable[[], int | None],
         clock: Callable[[], Millis],
     ) -> None:
-        self._runs = runs
-        self._keeping = keeping
+        self._store = runs
+        self._limits = keeping
         self._epoch = epoch
         self._clock = clock
 
@@ -62,5 +62,5 @@ class UsageRetention:
     async def trim(self, epoch: int) -> bool:
         """Remove some records that exceed the retention; return whether there may be more."""
         now = self._clock()
-        before = Millis(max(0, now - self._keeping.lasting))
-        return await self._runs.trim(epoch, now, before, self._keeping.most)
+        before = Millis(max(0, now - self._limits.max_age))
+        return await self._store.trim(epoch, now, before, self._limits.max_records)

@@ -61,16 +61,16 @@ REPORTED = frozenset((EntryType.REFUSED, EntryType.RESTORED, EntryType.DELETED))
 class AuditRecord:
     """An event to record. The engine emits records, other processes report them.
 
-    `facts` has the names of the REST API, with amounts as text. `notes` are audit markers. They are
-    not part of the entry; they are stored beside the chain in the same step. A marker has the last
-    recorded state of an existing object by key, "" removes it. The next leader reads the markers,
-    so that each event is recorded exactly once.
+    `facts` has the names of the REST API, with amounts as text. `audit_markers` are audit markers.
+    They are not part of the entry; they are stored beside the chain in the same step. A marker has
+    the last recorded state of an existing object by key, "" removes it. The next leader reads the
+    markers, so that each event is recorded exactly once.
     """
 
     at: Millis
     entry_type: EntryType
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    notes: AuditMarkerList = field(default=(), compare=False)
+    audit_markers: AuditMarkerList = field(default=(), compare=False)
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
@@ -94,7 +94,7 @@ class Entry:
     number: int
     epoch: int
     record: AuditRecord
-    before: str
+    previous_hash: str
     hash: str
 
     @property
@@ -111,7 +111,7 @@ def seal(head: Head, epoch: int, record: AuditRecord) -> Entry:
 
 def is_intact(entry: Entry) -> bool:
     """Return whether the hash of the entry matches its contents."""
-    return entry.hash == _digest(entry.number, entry.epoch, entry.record, entry.before)
+    return entry.hash == _digest(entry.number, entry.epoch, entry.record, entry.previous_hash)
 
 
 def _digest(number: int, epoch: int, record: AuditRecord, before: str) -> str:

@@ -14,7 +14,7 @@ _GRAMMAR = re.compile(
 )
 
 
-def duration(text: str) -> Millis:
+def parse_duration(text: str) -> Millis:
     """Return the duration in milliseconds. Raises InvalidInput. Grammar: see the Policy schema."""
     match = _GRAMMAR.fullmatch(text)
     if match is None:

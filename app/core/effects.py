@@ -68,7 +68,7 @@ class Dequeue:
     uid: Uid
 
 
-UNTOLD = Millis(0)
+UNKNOWN_START = Millis(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Intend:
     demand: Amounts
     epoch: int
     sequence: int
-    begin: Millis = UNTOLD
+    begin: Millis = UNKNOWN_START
 
     @property
     def stamp(self) -> str:
@@ -122,14 +122,15 @@ Usage records survive a rebuild: they are the only record of past usage, not a c
 class Release:
     """Release this pod: write the intent, patch, confirm, then send `ReleaseAnswered`.
 
-    `tested`: the release annotation that the patch must find. "" means that the owner removed it
+    `expected_annotation`: the release annotation that the patch must find. "" means that the owner
+    removed it
         and it must be written first.
     `selector`, `tolerations`, `labels`: additions of the patch to the pod.
     `has_*`: which parent fields exist in the pod.
     """
 
     intent: Intend
-    tested: str
+    expected_annotation: str
     selector: Mapping[str, str]
     labels: Mapping[str, str]
     has_selector: bool
@@ -137,7 +138,7 @@ class Release:
     has_annotations: bool
     preemptible: bool
     """Whether the pod may be evicted. The patch writes it, so that the decision stays true."""
-    since: Millis
+    waiting_since: Millis
     """When the pod started to wait."""
     node: NodeName | None = None
     """Node with enough free capacity. The scheduler may choose another node of the pool."""
@@ -145,13 +146,13 @@ class Release:
     """Why the pod was next in fair order."""
     tolerations: tuple[Toleration, ...] = ()
     has_tolerations: bool = False
-    steer: NodeHint | None = None
+    node_hint: NodeHint | None = None
     """How the patch directs the scheduler to that node."""
-    together: int = 1
+    batch_size: int = 1
     """Number of consecutive releases of one gang, this one included."""
     claims: tuple[GrantedClaim, ...] = ()
     """The resource claims of the pod. They are protected first, then recorded by the patch."""
-    generated: frozenset[str] = frozenset()
+    generated_claims: frozenset[str] = frozenset()
     """Names of the claims that the pod, or its pod group, must control."""
 
     @property
@@ -162,7 +163,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Take over the store for this epoch and make it equal to `Engine.writes()`.
+    """Take over the store for this epoch and make it equal to `Engine.store_writes()`.
 
     The engine releases no pod before `StoreReady`, the answer.
     """
@@ -210,7 +211,7 @@ class EvictForReclaim:
     """Evict this pod so that another can start. The answer is `PodGone` or `EvictionRefused`.
 
     `beneficiary`: first pod of the workload that will start in `pool`.
-    `together`: number of pods that are evicted together, all or none. Their effects are
+    `batch_size`: number of pods that are evicted together, all or none. Their effects are
         consecutive.
     `overrides`: delete the pod if a disruption budget blocks the eviction.
     """
@@ -222,22 +223,22 @@ class EvictForReclaim:
     beneficiary_tenant: TenantName
     cause: ReclaimCause
     pool: PoolName
-    compared: BorrowedShares = NOT_COMPARED
-    together: int = 1
+    weighted_shares: BorrowedShares = NOT_COMPARED
+    batch_size: int = 1
     overrides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GiveReclaimNotice:
-    """Tell this pod that a reclaim evicts it at `ends`. Repeated until it is observed.
+    """Tell this pod that a reclaim evicts it at `ends_at`. Repeated until it is observed.
 
-    `why` is a clause. `responds`: other programs help with the eviction; ask them, too.
+    `why` is a clause. `has_responders`: other programs help with the eviction; ask them, too.
     """
 
     ref: PodRef
-    ends: Millis
+    ends_at: Millis
     why: str
-    responds: bool = False
+    has_responders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class WithdrawReclaimNotice:
     """Remove the notice of this pod, because it stays. Repeated until it is observed."""
 
     ref: PodRef
-    responds: bool = False
+    has_responders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class ClearAuditMarker:
-    """Remove the audit marker `key`, see `AuditRecord.notes`."""
+    """Remove the audit marker `key`, see `AuditRecord.audit_markers`."""
 
     key: str
 
@@ -401,7 +402,7 @@ class EmitEvent:
     """
 
     ref: PodRef
-    notice: EventReason
+    reason: EventReason
     message: str = ""
     explains_wait: bool = False
 

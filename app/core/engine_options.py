@@ -15,12 +15,12 @@ from app.core.placement.fragmentation import Sample
 from app.core.podspec.devices import SelectorEvaluator
 from app.core.policy import Mode
 
-WINDOW = 256
+MAX_IN_FLIGHT = 256
 """Maximum number of releases in flight. The API server stays busy, and a change of the order still
 takes effect at once.
 """
 
-WITNESSES = 1
+COMPARED_SIBLINGS = 1
 """Siblings with which the leader compares a release for the drift: the likeliest to exceed it."""
 
 
@@ -34,13 +34,13 @@ class EngineOptions:
     mode: Mode = Mode.ENFORCE
     """Applies if no Policy sets another."""
 
-    window: int = WINDOW
+    max_in_flight: int = MAX_IN_FLIGHT
     """Maximum number of releases in flight."""
 
-    paced: bool = True
+    follows_binding_rate: bool = True
     """Limit releases to the binding rate of the scheduler."""
 
-    witnesses: int | None = WITNESSES
+    compared_siblings: int | None = COMPARED_SIBLINGS
     """Siblings with which a release is compared for the drift. None: all."""
 
     evicts: bool = True
@@ -49,25 +49,25 @@ class EngineOptions:
     evicts_bypassed: bool = False
     """Request the eviction of pods that bypassed the gate."""
 
-    reclaims: Collection[StaleReason] = ()
+    evicted_stale_reasons: Collection[StaleReason] = ()
     """Reasons for which a stale pod is evicted."""
 
-    classes: Mapping[str, Resource] = field(default_factory=dict)
+    resource_by_device_class: Mapping[str, Resource] = field(default_factory=dict)
     """The resource that devices of a DRA class count as, by class."""
 
-    selectors: SelectorEvaluator | None = None
+    selector_evaluator: SelectorEvaluator | None = None
     """Evaluates CEL selectors of devices. None: every device may match."""
 
-    sample: Sample | None = None
+    pod_mix: Sample | None = None
     """The pod mix for which to pack, if another engine has measured it."""
 
-    records: bool = True
+    emits_audit_records: bool = True
     """Emit audit records."""
 
-    copied: bool = True
+    emits_store_writes: bool = True
     """Emit store writes and Kubernetes events, and forget idle users."""
 
-    considers: Callable[[Uid | None], None] = _ignore
+    on_evaluate: Callable[[Uid | None], None] = _ignore
     """Called with the pod that is being evaluated, None for no pod in particular."""
 
 

@@ -52,7 +52,7 @@ class WatchedSource(Enum):
     BUDGETS = "poddisruptionbudgets"
 
 
-GROUPS = frozenset(
+GROUP_SOURCES = frozenset(
     {
         WatchedSource.JOBS,
         WatchedSource.JOB_SETS,
@@ -63,7 +63,7 @@ GROUPS = frozenset(
 )
 """Lists that only define gang sizes. If one is stale, only its gangs wait."""
 
-NEEDED = frozenset(WatchedSource) - {WatchedSource.PRIORITIES} - GROUPS
+REQUIRED_SOURCES = frozenset(WatchedSource) - {WatchedSource.PRIORITIES} - GROUP_SOURCES
 """Lists that the engine must have seen completely, and fresh, before it decides."""
 
 
@@ -111,14 +111,14 @@ class NodeGone:
 class TenantObserved:
     """State of an existing Tenant. `pending` and `checkpoint` come from its status.
 
-    `by`, here and below: the user that made the change, "" if unknown.
+    `changed_by`, here and below: the user that made the change, "" if unknown.
     """
 
     at: Millis
     tenant: Tenant
     pending: int = 0
     checkpoint: TenantCheckpoint | None = None
-    by: str = ""
+    changed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +131,12 @@ class TenantGone:
 
 @dataclass(frozen=True, slots=True)
 class PoolObserved:
-    """State of an existing Pool. `offered` is the capacity in its status, None if absent."""
+    """State of an existing Pool. `status_capacity`: the capacity in its status, None if absent."""
 
     at: Millis
     pool: Pool
-    by: str = ""
-    offered: Amounts | None = None
+    changed_by: str = ""
+    status_capacity: Amounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class PolicyObserved:
 
     at: Millis
     policy: Policy
-    by: str = ""
+    changed_by: str = ""
     has_mode: bool = True
     uid: str = ""
 
@@ -222,7 +222,7 @@ class SliceObserved:
     """State of an existing ResourceSlice."""
 
     at: Millis
-    published: ResourceSlice
+    resource_slice: ResourceSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class ReleaseAnswered:
 
     at: Millis
     uid: Uid
-    answer: ReleaseOutcome
+    outcome: ReleaseOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ class StalePodFound:
 
     at: Millis
     uid: Uid
-    kind: StaleReason
+    reason: StaleReason
     why: str
 
 
@@ -332,7 +332,7 @@ class StalePodCleared:
 
     at: Millis
     uid: Uid
-    kind: StaleReason
+    reason: StaleReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,7 @@ class Installed:
     """
 
     at: Millis
-    since: Millis
+    installed_at: Millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,18 +380,18 @@ class CheckpointsRead:
 class LeadershipGained:
     """This engine leads from now on, under this epoch.
 
-    `notes`: the audit markers, or None if they were lost.
+    `audit_markers`: the audit markers, or None if they were lost.
     `intents`: releases that the last leader started without a recorded result.
     `unsettled`: those of the intents that may still take effect; their results arrive later.
-    `running`: the stored open usage records.
+    `open_records`: the stored open usage records.
     """
 
     at: Millis
     epoch: int
-    notes: Mapping[str, str] | None = field(default_factory=dict)
+    audit_markers: Mapping[str, str] | None = field(default_factory=dict)
     intents: tuple[Intend, ...] = ()
     unsettled: tuple[Intend, ...] = ()
-    running: tuple[UsageRecord, ...] = ()
+    open_records: tuple[UsageRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class SelectedContext:
     user_file: str
 
 
-def select(files: Sequence[KubeconfigFile], options: KubeconfigOptions) -> SelectedContext:
+def select_context(files: Sequence[KubeconfigFile], options: KubeconfigOptions) -> SelectedContext:
     """Return the context of the options, or the current one.
 
     If several files have an entry of one name, the first one counts. The first `current-context`

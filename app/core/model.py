@@ -14,7 +14,7 @@ from typing import NewType
 from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
 from app.core.podspec.constraints import (
     NodeConstraints,
-    PodDistanceRules,
+    PodDistanceRule,
     RequiredAffinity,
     Taint,
     Toleration,
@@ -125,29 +125,30 @@ NO_AFFINITY = AffinityPresence()
 class ReclaimTerms:
     """The notice and the checkpoints of a pod, for its reclaim.
 
-    `notice`: the notice that the pod wants. `checkpoint`: the longest time between two checkpoints,
-    None if not declared. `ends`: the end of the notice that a leader gave, None without a notice.
-    `responds`: other programs help with its eviction (`evictionResponders`).
+    `notice`: the notice that the pod wants. `checkpoint_interval`: the longest time between two
+    checkpoints, None if not declared. `notice_ends_at`: the end of the notice that a leader gave,
+    None without a notice.
+    `has_responders`: other programs help with its eviction (`evictionResponders`).
     """
 
     notice: Millis = Millis(0)
-    checkpoint: Millis | None = None
-    ends: Millis | None = None
-    responds: bool = False
+    checkpoint_interval: Millis | None = None
+    notice_ends_at: Millis | None = None
+    has_responders: bool = False
 
 
 NO_TERMS = ReclaimTerms()
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SchedulerCondition:
     """The `PodScheduled=False` condition that the scheduler wrote on a released pod."""
 
     reason: str
     message: str = ""
 
     @property
-    def judged(self) -> bool:
+    def was_judged(self) -> bool:
         """Return whether the scheduler looked for a node. `SchedulerError` is its own failure."""
         return self.reason == "Unschedulable"
 
@@ -161,24 +162,24 @@ class Pod:
     """One managed pod, as stored in the API server.
 
     `gates`: all its scheduling gates.
-    `release`: its raw release annotation, "" if absent.
-    `since`: its creation time.
+    `release_annotation`: its raw release annotation, "" if absent.
+    `created_at`: its creation time.
     `pools`: the pools in the user's annotation; empty for any pool.
     `only`: the nodes that its affinity names, as for a pod of a DaemonSet.
     `affinity`: its other required node affinity, or None.
     `tolerations`: all its tolerations.
-    `spacings`: its rules about the distance to other pods (anti-affinity, topology spread).
+    `distance_rules`: its rules about the distance to other pods (anti-affinity, topology spread).
     `phase`, `failed`: a `failed` pod is finished without success.
     `gone_by`: end of its grace period, if it is being deleted.
     `gang`: name of its gang within the namespace, "" without a gang.
     `gang_size`: number of pods in the gang; 0: a group object defines it, see `pod_groups`.
-    `gang_least`: number of pods that its gang needs to start; 0: all of them.
-    `gang_part`: the replicated job that it belongs to, if its gang is a JobSet.
-    `preemption`: its preemption policy, as the API server resolved it.
+    `gang_min_count`: number of pods that its gang needs to start; 0: all of them.
+    `replicated_job`: the replicated job that it belongs to, if its gang is a JobSet.
+    `preemption_policy`: its preemption policy, as the API server resolved it.
     `gang_anew`: the gang restarts as a whole if a pod fails before all pods run.
-    `refused`: why its node refused it; "" if it did not, or if that is unknown.
+    `refusal_reason`: why its node refused it; "" if it did not, or if that is unknown.
     `owner`: name of its topmost known controller, or "".
-    `started`: when its node started it. `max_runtime`: its declared run time.
+    `started_at`: when its node started it. `max_runtime`: its declared run time.
     `kept_by`: while held, the reason why a disruption budget would block its eviction, or "". Such
         a pod starts only within the guarantee, as if it were not `preemptible`.
     `labels`: the labels that disruption budgets and anti-affinity may select; None if too many.
@@ -186,7 +187,8 @@ class Pod:
     `mirror`: it represents a static pod, which its node runs in any case.
     `freed_by`: the user, other than the leader, that removed the gate; "" if unknown.
     `claims`: its claims for devices. `plain` is then what its containers request (else None).
-    `granted`: the claims for which it was released; None if its annotation does not list them.
+    `granted_claims`: the claims for which it was released; None if its annotation does not list
+    them.
     `awaits`, `no_class`, `securing`, `tied`, `asks`: the missing claims; a missing device class
         that it needs; whether the finalizer of a claim is too new; the pool of a claim that other
         pods use; whether it requests any managed resource. These and `demand` are
@@ -194,13 +196,13 @@ class Pod:
     `style`, `near`: placement and topology that its user requested; None leaves it to the pool.
     `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.
     `walls`: its required anti-affinity, as it affects other pods.
-    `walled`: the known rules of existing pods that select it, see `PodRegistry.learn_walls`.
+    `walled`: the known rules of existing pods that select it, see `PodRegistry.update_exclusions`.
     `terms`: cached result of `node_filter.terms_of`.
     `scheduler`: name of its scheduler, "" for the default scheduler.
     `apart`: its scheduler may be silent about it for a good reason (another scheduler, claims, a
         group).
     `said`: condition written by the scheduler, if the pod is released and unbound.
-    `reclaim`: the notice and the loss of a reclaim.
+    `reclaim_terms`: the notice and the loss of a reclaim.
     """
 
     uid: Uid
@@ -208,60 +210,60 @@ class Pod:
     name: str
     user: UserName
     priority: int
-    since: Millis
+    created_at: Millis
     demand: Amounts
     gates: tuple[str, ...] = ()
-    release: str = ""
+    release_annotation: str = ""
     node: NodeName | None = None
     pool: PoolName | None = None
     selector: Mapping[str, str] = field(default_factory=dict)
     pools: tuple[PoolName, ...] = ()
-    only: NodeSet = None
+    node_names: NodeSet = None
     affinity: RequiredAffinity | None = None
     tolerations: tuple[Toleration, ...] = ()
-    spacings: tuple[PodDistanceRules, ...] = ()
+    distance_rules: tuple[PodDistanceRule, ...] = ()
     phase: Phase = Phase.PENDING
     terminating: bool = False
-    gone_by: Millis | None = None
+    grace_ends: Millis | None = None
     has_labels: bool = True
     has_annotations: bool = True
     gang: str = ""
     gang_size: int = 1
-    gang_least: int = 0
-    gang_part: str = ""
-    preemption: str = PREEMPTS
-    gang_anew: bool = False
+    gang_min_count: int = 0
+    replicated_job: str = ""
+    preemption_policy: str = PREEMPTS
+    restart_gang: bool = False
     failed: bool = False
-    refused: str = ""
+    refusal_reason: str = ""
     owner: str = ""
-    started: Millis | None = None
+    started_at: Millis | None = None
     max_runtime: Millis | None = None
     preemptible: bool = True
     labels: Mapping[str, str] | None = field(default_factory=dict)
-    kept_by: str = ""
+    budget_reason: str = ""
     gpu_memory: int = 0
-    quality: QosClass = QosClass.BURSTABLE
+    qos_class: QosClass = QosClass.BURSTABLE
     mirror: bool = False
-    freed_by: str = ""
+    gate_removed_by: str = ""
     claims: tuple[ClaimRef, ...] = ()
-    granted: tuple[GrantedClaim, ...] | None = None
-    plain: Amounts | None = None
-    awaits: tuple[str, ...] = ()
-    no_class: str = ""
-    securing: bool = False
-    tied: PoolName | None = None
-    asks: bool = True
-    style: PlacementStrategy | None = None
-    near: TopologyConstraint | None = None
-    bounds: AffinityPresence = NO_AFFINITY
+    granted_claims: tuple[GrantedClaim, ...] | None = None
+    container_requests: Amounts | None = None
+    missing_claims: tuple[str, ...] = ()
+    missing_class: str = ""
+    finalizer_is_new: bool = False
+    claim_pool: PoolName | None = None
+    needs_managed: bool = True
+    placement_strategy: PlacementStrategy | None = None
+    topology: TopologyConstraint | None = None
+    affinity_presence: AffinityPresence = NO_AFFINITY
     too_large: str = ""
-    walls: tuple[AntiAffinityTerm, ...] = ()
-    walled: tuple[PodDistanceRules, ...] = ()
+    anti_affinity_terms: tuple[AntiAffinityTerm, ...] = ()
+    excluded_by: tuple[PodDistanceRule, ...] = ()
     terms: NodeConstraints | None = field(default=None, init=False, repr=False, compare=False)
     scheduler: str = ""
-    apart: bool = False
-    said: Said | None = None
-    reclaim: ReclaimTerms = NO_TERMS
+    scheduler_may_be_silent: bool = False
+    scheduler_condition: SchedulerCondition | None = None
+    reclaim_terms: ReclaimTerms = NO_TERMS
 
     @property
     def is_owned(self) -> bool:
@@ -284,8 +286,8 @@ class UnmanagedPod:
     uid: Uid
     node: NodeName | None
     demand: Amounts
-    walls: tuple[AntiAffinityTerm, ...] = ()
-    holder: Holder = ("", "")
+    anti_affinity_terms: tuple[AntiAffinityTerm, ...] = ()
+    rule_holder: Holder = ("", "")
     group: tuple[str, str] | None = None
 
 
@@ -303,7 +305,7 @@ class Node:
     labels: Mapping[str, str]
     allocatable: Amounts
     ready: bool
-    fractions: Amounts = field(default_factory=dict)
+    device_sizes: Amounts = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from app.core.model import Millis
 
-NONE = Millis(0)
+ZERO = Millis(0)
 FIVE_MINUTES = Millis(5 * 60_000)
 TEN_MINUTES = Millis(10 * 60_000)
 FOUR_HOURS = Millis(4 * 3_600_000)
@@ -48,7 +48,7 @@ class Mode(Enum):
     """New pods are not held. Held pods are still released in order, and all pods are counted."""
 
 
-TO_ENFORCE = (
+ENFORCE_COMMAND = (
     "kubectl patch policies.fairgate.io default --type merge "
     """-p '{"spec": {"mode": "Enforce"}}'"""
 )
@@ -71,7 +71,7 @@ class Policy:
 
     history: Fraction = Fraction(0)
     half_life: Millis = FOUR_HOURS
-    min_charge: Millis = NONE
+    min_charge: Millis = ZERO
     reserve_after: Millis = FIVE_MINUTES
     backfill: bool = True
     reclaim: Reclaim = Reclaim.GUARANTEE

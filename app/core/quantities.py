@@ -35,7 +35,7 @@ _GRAMMAR = re.compile(
 _MOST_DIGITS = 400
 """The API server limits neither digits nor exponents. Further digits are cut off."""
 
-MOST = 2**63 - 1
+MAX_AMOUNT = 2**63 - 1
 """The largest amount in base units, as in kube-scheduler."""
 
 _MOST_CACHED = 64
@@ -76,7 +76,7 @@ def _number(whole: str, part: str) -> Fraction:
     return Fraction(f"{whole or 0}.{part[:_MOST_DIGITS]}{'1' if rest else '0'}")
 
 
-def amount(resource: str, text: str | int | float) -> int:
+def parse_amount(resource: str, text: str | int | float) -> int:
     """Return a quantity of `resource` in base units, rounded up. Raises InvalidQuantity."""
     scale = 1000 if resource == CPU else 1
     is_long = isinstance(text, str) and len(text) > _MOST_CACHED
@@ -85,24 +85,24 @@ def amount(resource: str, text: str | int | float) -> int:
 
 def _units(text: str | int | float, scale: int) -> int:
     value = parse_quantity(text) * scale
-    return min(MOST, -(-value.numerator // value.denominator))
+    return min(MAX_AMOUNT, -(-value.numerator // value.denominator))
 
 
 _cached_units = lru_cache(maxsize=4096)(_units)  # pods repeat few quantities; fractions are slow
 
 
-def amounts(quantities: Mapping[str, str | int | float]) -> dict[Resource, int]:
+def parse_amounts(quantities: Mapping[str, str | int | float]) -> dict[Resource, int]:
     """Return a resource list in base units. Raises InvalidQuantity, naming the resource."""
     parsed: dict[Resource, int] = {}
     for name, text in quantities.items():
         try:
-            parsed[Resource(name)] = amount(name, text)
+            parsed[Resource(name)] = parse_amount(name, text)
         except InvalidQuantity as error:
             raise InvalidQuantity(f"resource {name[:80]}: {error}") from error
     return parsed
 
 
-def render(resource: str, value: int) -> str:
+def format_amount(resource: str, value: int) -> str:
     """Return an amount in base units as the quantity that a person would write."""
     if resource == CPU and value % 1000:
         return f"{value}m"
@@ -121,7 +121,7 @@ def _binary(value: int) -> str:
     return f"{value}{unit}"
 
 
-def add(left: Amounts, right: Amounts) -> dict[Resource, int]:
+def add_amounts(left: Amounts, right: Amounts) -> dict[Resource, int]:
     """Return the sum per resource."""
     total = dict(left)
     for resource, value in right.items():
@@ -129,7 +129,7 @@ def add(left: Amounts, right: Amounts) -> dict[Resource, int]:
     return total
 
 
-def largest(left: Amounts, right: Amounts) -> dict[Resource, int]:
+def max_amounts(left: Amounts, right: Amounts) -> dict[Resource, int]:
     """Return the maximum per resource."""
     peak = dict(left)
     for resource, value in right.items():
@@ -166,6 +166,6 @@ class ManagedResources:
         """Return the exact names, without the prefixes."""
         return self._names
 
-    def asked(self, demand: Amounts) -> bool:
+    def has_managed(self, demand: Amounts) -> bool:
         """Return whether a request has any managed resource. A request of 0 does not count."""
         return any(value > 0 and resource in self for resource, value in demand.items())

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.core.effects import Release
 from app.core.model import TenantName, UserName
-from app.core.placement.scheduler_hints import steer_patch
+from app.core.placement.scheduler_hints import node_hint_patch
 from app.core.podspec.constraints import Toleration
 from app.core.podspec.granted_claims import write_grants
 from app.core.well_known import (
@@ -18,10 +18,10 @@ from app.core.well_known import (
     ANNOTATION_PREEMPTIBLE,
     ANNOTATION_RELEASE,
     GATE,
-    HELD,
     LABEL_POOL,
     LABEL_TENANT,
     LABEL_USER,
+    RELEASE_HELD,
 )
 
 Patch = list[dict[str, Any]]
@@ -45,11 +45,11 @@ def release_patch(order: Release) -> Patch:
     patch: Patch = [
         {"op": "test", "path": "/metadata/uid", "value": order.intent.ref.uid},
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
-        {"op": "test", "path": release_at, "value": order.tested},
+        {"op": "test", "path": release_at, "value": order.expected_annotation},
     ]
     patch += _merge("/spec/nodeSelector", order.selector, order.has_selector)
-    patch += _tolerate(order)
-    patch += steer_patch(order.steer) if order.steer else []
+    patch += _toleration_patch(order)
+    patch += node_hint_patch(order.node_hint) if order.node_hint else []
     patch += _merge("/metadata/labels", order.labels, order.has_labels)
     patch.append({"op": "replace", "path": release_at, "value": order.stamp})
     if order.preemptible:
@@ -63,15 +63,15 @@ def release_patch(order: Release) -> Patch:
     return patch
 
 
-def _tolerate(order: Release) -> Patch:
+def _toleration_patch(order: Release) -> Patch:
     """Return the part of a release patch that adds tolerations. Kubernetes permits no removal."""
-    written = [_written(each) for each in order.tolerations]
+    written = [_toleration_json(each) for each in order.tolerations]
     if written and not order.has_tolerations:
         return [{"op": "add", "path": "/spec/tolerations", "value": written}]
     return [{"op": "add", "path": "/spec/tolerations/-", "value": each} for each in written]
 
 
-def _written(toleration: Toleration) -> dict[str, Any]:
+def _toleration_json(toleration: Toleration) -> dict[str, Any]:
     fields = {name: getattr(toleration, name) for name in ("key", "operator", "value", "effect")}
     found: dict[str, Any] = {name: value for name, value in fields.items() if value}
     if toleration.seconds is not None:
@@ -79,9 +79,9 @@ def _written(toleration: Toleration) -> dict[str, Any]:
     return found
 
 
-def stamp_patch(order: Release) -> Patch:
+def restore_annotation_patch(order: Release) -> Patch:
     """Return the patch that restores a removed release annotation."""
-    wanted = {ANNOTATION_RELEASE: written_again(order)}
+    wanted = {ANNOTATION_RELEASE: restored_annotation(order)}
     patch: Patch = [
         {"op": "test", "path": "/metadata/uid", "value": order.intent.ref.uid},
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
@@ -89,22 +89,22 @@ def stamp_patch(order: Release) -> Patch:
     return patch + _merge("/metadata/annotations", wanted, order.has_annotations)
 
 
-def fenced(epoch: int) -> str:
+def fence_annotation(epoch: int) -> str:
     """Return the release annotation of a held pod that a leader of this epoch has fenced."""
-    return f"{HELD}@{epoch}"
+    return f"{RELEASE_HELD}@{epoch}"
 
 
-def fence_of(order: Release) -> str:
+def release_fence(order: Release) -> str:
     """Return the release annotation after which one release of this leader cannot succeed.
 
     No other release of the leader is ever tested against this value.
     """
-    return f"{fenced(order.intent.epoch)}.{order.intent.sequence}"
+    return f"{fence_annotation(order.intent.epoch)}.{order.intent.sequence}"
 
 
-def written_again(order: Release) -> str:
+def restored_annotation(order: Release) -> str:
     """Return the annotation that a release first writes, and then tests, if it is missing."""
-    return f"{fence_of(order)}.0"
+    return f"{release_fence(order)}.0"
 
 
 def fence_patch(uid: str, tested: str, fence: str) -> Patch:

@@ -27,7 +27,7 @@ class _Failure:
     length: int
 
     @property
-    def forgotten(self) -> Millis:
+    def expires_at(self) -> Millis:
         return Millis(self.until + max(self.length, LONG))
 
 
@@ -43,7 +43,7 @@ class Backoff(Generic[Who]):
     def __len__(self) -> int:
         return len(self._failures)
 
-    def fail(self, who: Who, now: Millis, span: int) -> None:
+    def record_failure(self, who: Who, now: Millis, span: int) -> None:
         """Record a failure. The first delay is `span` ms. A failure during a delay is ignored."""
         known = self._failures.get(who)
         if known is not None and known.until > now:
@@ -52,7 +52,7 @@ class Backoff(Generic[Who]):
         length = span << min(times - 1, MOST_DOUBLINGS)
         self._failures[who] = _Failure(times, Millis(now + length), length)
 
-    def forgive(self, who: Who) -> None:
+    def clear_failures(self, who: Who) -> None:
         """Remove the failures of `who`. Harmless if there are no failures."""
         self._failures.pop(who, None)
 
@@ -60,23 +60,23 @@ class Backoff(Generic[Who]):
         """Remove all failures."""
         self._failures.clear()
 
-    def waiting(self, now: Millis) -> dict[Who, Millis]:
+    def active_delays(self, now: Millis) -> dict[Who, Millis]:
         """Return the keys that are still delayed, with the end of the delay."""
         return {who: each.until for who, each in self._failures.items() if each.until > now}
 
-    def old(self, now: Millis) -> list[Who]:
+    def expired_keys(self, now: Millis) -> list[Who]:
         """Return the keys that failed long enough ago to be forgiven."""
-        return [who for who, each in self._failures.items() if each.forgotten <= now]
+        return [who for who, each in self._failures.items() if each.expires_at <= now]
 
-    def keep(self, who: Who, now: Millis) -> None:
-        """Postpone forgiveness: `old` returns the key again after the same time span."""
+    def postpone_expiry(self, who: Who, now: Millis) -> None:
+        """Postpone forgiveness: `expired_keys` returns the key again after the same time span."""
         known = self._failures[who]
         self._failures[who] = _Failure(known.times, now, known.length)
 
     def due(self, now: Millis) -> Millis | None:
-        """Return the earliest time at which a delay ends or a key becomes `old`."""
+        """Return the earliest time at which a delay ends or a key becomes `expired_keys`."""
         failures = self._failures.values()
-        return min((f.until if f.until > now else f.forgotten for f in failures), default=None)
+        return min((f.until if f.until > now else f.expires_at for f in failures), default=None)
 
 
 FIRST = 5_000
@@ -89,7 +89,7 @@ class RetrySchedule:
 
     def __init__(self) -> None:
         self._next: dict[Uid, tuple[Millis, int]] = {}
-        self._line: list[tuple[Millis, Uid]] = []
+        self._heap: list[tuple[Millis, Uid]] = []
 
     def __contains__(self, uid: Uid) -> bool:
         return uid in self._next
@@ -97,7 +97,7 @@ class RetrySchedule:
     def add(self, uid: Uid, now: Millis) -> None:
         """Schedule a pod for an attempt now. Harmless if it is scheduled already."""
         if uid not in self._next:
-            self._plan(uid, now, 0)
+            self._schedule(uid, now, 0)
 
     def drop(self, uid: Uid) -> None:
         """Remove a pod. Harmless if it is not scheduled."""
@@ -106,29 +106,29 @@ class RetrySchedule:
     def clear(self) -> None:
         """Remove all pods."""
         self._next.clear()
-        self._line.clear()
+        self._heap.clear()
 
     def take_due(self, now: Millis) -> list[Uid]:
         """Return the pods with a due attempt, and schedule the next attempt of each."""
         taken: list[Uid] = []
         due = self.due()
         while due is not None and due <= now:
-            _, uid = heapq.heappop(self._line)
+            _, uid = heapq.heappop(self._heap)
             taken.append(uid)
             times = self._next[uid][1]
-            self._plan(uid, Millis(now + min(FIRST << min(times, 6), LONGEST)), times + 1)
+            self._schedule(uid, Millis(now + min(FIRST << min(times, 6), LONGEST)), times + 1)
             due = self.due()
         return taken
 
     def due(self) -> Millis | None:
         """Return the time of the next attempt, or None if no attempt is scheduled."""
-        while self._line and self._next.get(self._line[0][1], (None, 0))[0] != self._line[0][0]:
-            heapq.heappop(self._line)
-        return self._line[0][0] if self._line else None
+        while self._heap and self._next.get(self._heap[0][1], (None, 0))[0] != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
 
-    def _plan(self, uid: Uid, at: Millis, times: int) -> None:
+    def _schedule(self, uid: Uid, at: Millis, times: int) -> None:
         self._next[uid] = (at, times)
-        heapq.heappush(self._line, (at, uid))
+        heapq.heappush(self._heap, (at, uid))
 
 
 FIRST_SECONDS = 1.0
@@ -142,11 +142,11 @@ class ServerBackoff:
         self.failures = 0
         self._first = first
 
-    def fulfilled(self) -> None:
+    def reset(self) -> None:
         """Reset the delay after a success."""
         self.failures = 0
 
-    def after(self, error: ClusterError) -> float:
+    def next_delay(self, error: ClusterError) -> float:
         """Return the seconds to wait after a failure: at least `Retry-After`, at most 30."""
         self.failures += 1
         asked = error.retry_after or 0.0 if isinstance(error, ClusterRefused) else 0.0

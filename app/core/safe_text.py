@@ -24,17 +24,17 @@ _FORMULA = re.compile("^[\\s'\ufeff]*[=+\\-@|%\uff1d\uff0b\uff0d\uff20]")
 """A cell that a spreadsheet may take for a formula, also after spaces and in full width."""
 
 
-def visible(text: str) -> str:
+def escape_hidden(text: str) -> str:
     """Return a text with its hidden characters as escapes, such as `\\u202e`."""
     return _HIDDEN.sub(lambda found: _escape(ord(found[0])), text)
 
 
-def quoted(text: str, most: int = 40) -> str:
+def quote_text(text: str, most: int = 40) -> str:
     """Return the beginning of a text in quotes, `most` characters and the quotes at most.
 
     Hidden characters are escapes, which count in full.
     """
-    shown = visible(repr(text[:most]))
+    shown = escape_hidden(repr(text[:most]))
     return shown if len(shown) <= most + 2 else f"{shown[:most]}…{shown[0]}"
 
 
@@ -42,15 +42,18 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def all_visible(found: Any) -> Any:
-    """Return decoded JSON with every text in it `visible`, keys included."""
+def escape_hidden_in_json(found: Any) -> Any:
+    """Return decoded JSON with every text in it `escape_hidden`, keys included."""
     match found:
         case str():
-            return visible(found)
+            return escape_hidden(found)
         case Mapping():
-            return {visible(str(key)): all_visible(value) for key, value in found.items()}
+            return {
+                escape_hidden(str(key)): escape_hidden_in_json(value)
+                for key, value in found.items()
+            }
         case list() | tuple():
-            return [all_visible(each) for each in found]
+            return [escape_hidden_in_json(each) for each in found]
         case _:
             return found
 
@@ -61,5 +64,5 @@ def csv_cell(text: str) -> str:
     A formula is prefixed with a single quote, as OWASP recommends. Numbers need no such cell.
     """
     is_formula = _FORMULA.match(text) is not None or text[:1] in ("\t", "\r", "\n")
-    shown = visible(text)
+    shown = escape_hidden(text)
     return f"'{shown}" if is_formula else shown

@@ -30,10 +30,10 @@ ANNOTATION_GANG_FAILURE = "fairgate.io/gang-failure"
 ANNOTATION_CLAIMS = "fairgate.io/claims"
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
-HELD = "0"
+RELEASE_HELD = "0"
 """Value of the release annotation that the webhook writes."""
 
-ADOPTED = "adopted"
+RELEASE_ADOPTED = "adopted"
 """Value of the release annotation on adopted pods: they were running before the installation."""
 
 KEY_PREFIX = "fairgate.io/"

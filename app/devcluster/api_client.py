@@ -47,9 +47,9 @@ class SetupClient:
             self._connection.close()
             raise ClusterUnavailable(f"{method} {path}: no answer, {error}") from error
         if status >= 500:
-            raise ClusterUnavailable(f"{method} {path}: {status} {_told(answer)}")
+            raise ClusterUnavailable(f"{method} {path}: {status} {_error_message(answer)}")
         if status >= 400:
-            raise ClusterRefused(f"{method} {path}: {status} {_told(answer)}", status)
+            raise ClusterRefused(f"{method} {path}: {status} {_error_message(answer)}", status)
         try:
             return msgspec.json.decode(answer)
         except msgspec.DecodeError:
@@ -88,7 +88,7 @@ def close_if_ended(connection: http.client.HTTPConnection) -> None:
             connection.close()
 
 
-def _told(answer: bytes) -> str:
+def _error_message(answer: bytes) -> str:
     try:
         return str(json.loads(answer)["message"])
     except (ValueError, KeyError, TypeError):

@@ -98,7 +98,7 @@ def find(progress: SetupProgress | None = None, choice: ToolChoice | None = None
     )
 
 
-def missing(choice: ToolChoice | None = None) -> str | None:
+def missing_reason(choice: ToolChoice | None = None) -> str | None:
     """Return why the programs are not available; None if they are or can be built.
 
     Builds no program.
@@ -111,7 +111,7 @@ def missing(choice: ToolChoice | None = None) -> str | None:
             return None
         choice = choice or choose()
         for module in _modules(choice):
-            if not all(_at_hand(module, choice).values()) and not is_built(module):
+            if not all(_find_installed(module, choice).values()) and not is_built(module):
                 return (
                     f"{module.name} is not on this machine and there is no Go to build it with; "
                     "install Go 1.26 or newer (go.dev/dl)."
@@ -142,7 +142,7 @@ def _modules(choice: ToolChoice) -> tuple[Module, ...]:
 
 
 def _find(module: Module, choice: ToolChoice, progress: SetupProgress) -> dict[str, Path]:
-    at_hand = _at_hand(module, choice)
+    at_hand = _find_installed(module, choice)
     ready = {program: path for program, path in at_hand.items() if path is not None}
     if len(ready) == len(module.programs):
         return ready
@@ -150,7 +150,7 @@ def _find(module: Module, choice: ToolChoice, progress: SetupProgress) -> dict[s
     return {program: ready.get(program, built / program) for program in module.programs}
 
 
-def _at_hand(module: Module, choice: ToolChoice) -> dict[str, Path | None]:
+def _find_installed(module: Module, choice: ToolChoice) -> dict[str, Path | None]:
     """Return the path of each program outside the cache; None if it must be built."""
     same_minor = module == kubernetes(choice.kubernetes)
     return {

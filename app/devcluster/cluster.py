@@ -22,7 +22,7 @@ from app.devcluster.kubectl import Kubectl
 from app.devcluster.processes import ChildProcess, Processes
 from app.devcluster.progress import NoProgress, SetupProgress
 from app.devcluster.redis_server import given_redis, start_redis
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.tls.certificate_authority import write_private
 
 
@@ -49,7 +49,7 @@ class LocalCluster:
         return self.folder / "kubeconfig"
 
     @property
-    def is_usual(self) -> bool:
+    def is_default(self) -> bool:
         """Return whether this is the cluster that commands use by default."""
         return self.folder == folders.default_folder().absolute()
 
@@ -67,14 +67,14 @@ class LocalCluster:
         down again. Raises ToolMissing, ClusterError, InvalidInput.
         """
         wanted, told = options or ClusterOptions(), progress or NoProgress()
-        with orderly():
+        with signals_as_interrupt():
             choice = choose(wanted.kubernetes, wanted.binaries)
             wanted = msgspec.structs.replace(
                 wanted, kubernetes=choice.kubernetes.minor, binaries=str(choice.folder or "")
             )
             tools = find(told, choice)
-            folders.claim(self.folder)
-            with folders.alone(self.folder):
+            folders.claim_folder(self.folder)
+            with folders.lock_folder(self.folder):
                 if not self._is_up(wanted):
                     self._bring_up(wanted, tools, told)
         return self.details()
@@ -83,13 +83,13 @@ class LocalCluster:
         """End every process and remove the folder; False if there was no cluster."""
         if not folders.is_ours(self.folder):
             return False
-        with folders.alone(self.folder):
+        with folders.lock_folder(self.folder):
             self._take_down()
         return True
 
     def status(self) -> tuple[Details, list[str]] | None:
         """Return the details and the names of dead processes; None if no cluster is up."""
-        state = self._state()
+        state = self._read_state()
         if state is None or not state.ready:
             return None
         dead = {child.name for child in self.processes.recorded()}
@@ -97,7 +97,7 @@ class LocalCluster:
 
     def details(self) -> Details:
         """Return addresses, files and process ids. Raises ClusterError if no cluster is up."""
-        state = self._known()
+        state = self._require_state()
         fairgate = self._fairgate(state)
         installation = fairgate.installation()
         pids: dict[str, list[int]] = {}
@@ -113,7 +113,7 @@ class LocalCluster:
             pids=pids,
         )
 
-    def user(self, name: str, groups: Sequence[str] = ()) -> str:
+    def create_user(self, name: str, groups: Sequence[str] = ()) -> str:
         """Return a kubeconfig for a new user. The user has no rights until RBAC grants some."""
         plan = self._control_plane().plan
         return plan.certificates.kubeconfig(plan.server, name, groups)
@@ -123,14 +123,14 @@ class LocalCluster:
 
         Raises ClusterError with the error output of kubectl.
         """
-        return self._kubectl(self._known()).run(*args, stdin=stdin)
+        return self._kubectl(self._require_state()).run(*args, stdin=stdin)
 
     def install(self) -> None:
         """Apply the chart for a Fairgate that runs outside the cluster. No process is started.
 
         Nothing is held or refused until the webhook runs.
         """
-        state = self._known()
+        state = self._require_state()
         self._install(state)
 
     def _install(self, state: ClusterState) -> None:
@@ -143,18 +143,18 @@ class LocalCluster:
 
         The chart is installed first if needed. Several controllers may run at once.
         """
-        state = self._known()
+        state = self._require_state()
         fairgate = self._fairgate(state)
         if fairgate.installation() is None:
             self._install(state)
         child = fairgate.start(role, state.redis, state.options.environment)
         if wait:
-            fairgate.wait([child])
+            fairgate.wait_until_ready([child])
         return child
 
     def fairgate(self) -> Fairgate:
         """Return Fairgate of this cluster, for callers that start its processes themselves."""
-        return self._fairgate(self._known())
+        return self._fairgate(self._require_state())
 
     def stop_fairgate(
         self, role: str, sign: int = signal.SIGTERM, *, pid: int | None = None
@@ -179,7 +179,7 @@ class LocalCluster:
 
     def renew_tokens(self) -> None:
         """Write new tokens for the processes of Fairgate. A token is valid for a day."""
-        self._fairgate(self._known()).renew_tokens()
+        self._fairgate(self._require_state()).renew_tokens()
 
     def _bring_up(self, options: ClusterOptions, tools: Tools, progress: SetupProgress) -> None:
         self._clean()
@@ -190,10 +190,10 @@ class LocalCluster:
                 control_plane.start(tools, options.durable, options.pod_groups)
                 control_plane.simulate_nodes(tools, options.node_groups())
             state = ClusterState(options, str(tools.kubectl), str(tools.helm), redis, ready=False)
-            self._write(state)
+            self._write_state(state)
             if options.fairgate:
-                self._start_all(state, progress)
-            self._write(msgspec.structs.replace(state, ready=True))
+                self._start_fairgate_roles(state, progress)
+            self._write_state(msgspec.structs.replace(state, ready=True))
         except KeyboardInterrupt:
             self._take_down()
             raise
@@ -201,20 +201,20 @@ class LocalCluster:
             self.processes.stop_all()  # keeps the logs
             raise
 
-    def _start_all(self, state: ClusterState, progress: SetupProgress) -> None:
+    def _start_fairgate_roles(self, state: ClusterState, progress: SetupProgress) -> None:
         fairgate = self._fairgate(state)
         with progress.step("Installing the chart"):
             self._install(state)
         with progress.step("Starting Fairgate"):
             more = state.options.environment
-            fairgate.wait([fairgate.start(role, state.redis, more) for role in ROLES])
+            fairgate.wait_until_ready([fairgate.start(role, state.redis, more) for role in ROLES])
 
     def _is_up(self, wanted: ClusterOptions) -> bool:
         """Return whether this cluster is up and all its processes run.
 
         Raises InvalidInput if it has other options.
         """
-        state, status = self._state(), self.status()
+        state, status = self._read_state(), self.status()
         if state is None or status is None or status[1]:
             return False
         if state.options != wanted:
@@ -228,32 +228,32 @@ class LocalCluster:
 
     def _clean(self) -> None:
         self.processes.stop_all()
-        folders.empty(self.folder)
+        folders.empty_folder(self.folder)
 
     def _take_down(self) -> None:
         self.processes.stop_all()
-        folders.remove(self.folder)
+        folders.remove_folder(self.folder)
 
     def _kubectl(self, state: ClusterState) -> Kubectl:
         return Kubectl(Path(state.kubectl), self.kubeconfig, self.folder)
 
     def _control_plane(self) -> ControlPlane:
-        self._known()
+        self._require_state()
         return ControlPlane.load(self.folder, self.processes)
 
     def _fairgate(self, state: ClusterState) -> Fairgate:
         control_plane = ControlPlane.load(self.folder, self.processes)
         return Fairgate(control_plane, self.processes, self._kubectl(state), Path(state.helm))
 
-    def _known(self) -> ClusterState:
-        state = self._state()
+    def _require_state(self) -> ClusterState:
+        state = self._read_state()
         if state is None:
             raise ClusterError(
                 f"No local cluster is up in {self.folder}; start one by `fairgate dev up`."
             )
         return state
 
-    def _state(self) -> ClusterState | None:
+    def _read_state(self) -> ClusterState | None:
         try:
             return msgspec.json.decode(
                 (self.folder / "cluster.json").read_bytes(), type=ClusterState
@@ -261,5 +261,5 @@ class LocalCluster:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _write(self, state: ClusterState) -> None:
+    def _write_state(self, state: ClusterState) -> None:
         write_private(self.folder / "cluster.json", msgspec.json.encode(state))

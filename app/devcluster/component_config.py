@@ -10,7 +10,7 @@ from typing import Any
 
 WRITES = ["create", "update", "patch", "delete", "deletecollection"]
 
-GUARDED = [
+LOGGED_RESOURCES = [
     {
         "group": "",
         "resources": [
@@ -34,7 +34,7 @@ GUARDED = [
 ]
 
 
-TOLD = [{"group": "", "resources": ["pods"]}, {"group": "fairgate.io"}]
+BODY_RESOURCES = [{"group": "", "resources": ["pods"]}, {"group": "fairgate.io"}]
 
 
 def audit_policy(bodies: bool = False) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def audit_policy(bodies: bool = False) -> dict[str, Any]:
 
     `bodies`: also log requests and responses for pods and for Fairgate's own resources.
     """
-    whole = {"level": "RequestResponse", "verbs": WRITES, "resources": TOLD}
+    whole = {"level": "RequestResponse", "verbs": WRITES, "resources": BODY_RESOURCES}
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -50,7 +50,7 @@ def audit_policy(bodies: bool = False) -> dict[str, Any]:
         "omitManagedFields": True,
         "rules": [
             *([whole] if bodies else ()),
-            {"level": "Metadata", "verbs": WRITES, "resources": GUARDED},
+            {"level": "Metadata", "verbs": WRITES, "resources": LOGGED_RESOURCES},
             {"level": "None"},
         ],
     }

@@ -17,7 +17,7 @@ from app.devcluster.certificates import MASTERS, Certificates
 from app.devcluster.component_flags import ControlPlanePlan, Network, Ports
 from app.devcluster.nodes import KWOK_USER, NodeGroup, create_nodes, grant_kwok, ready_nodes
 from app.devcluster.processes import ChildProcess, Processes, Program, child_environment
-from app.devcluster.readiness import ReadyCondition, free_ports, until
+from app.devcluster.readiness import ReadyCondition, free_ports, wait_until
 from app.tls.certificate_authority import write_private
 
 READY_SECONDS = 90.0
@@ -126,7 +126,7 @@ class ControlPlane:
         return self._processes.start(Program(name, (str(program), *arguments), environment))
 
     def _wait(self, conditions: dict[str, ReadyCondition], needed: list[ChildProcess]) -> None:
-        until(conditions, seconds=READY_SECONDS, check=lambda: self._processes.check(needed))
+        wait_until(conditions, seconds=READY_SECONDS, check=lambda: self._processes.check(needed))
 
 
 def _write_clients(plan: ControlPlanePlan) -> None:

@@ -27,7 +27,7 @@ STAGGER = 40
 """Milliseconds between two submissions."""
 
 
-def rehearse(show: Show, nodes: int, gpus: int) -> DemoResult:
+def play_simulated(show: Show, nodes: int, gpus: int) -> DemoResult:
     """Play both rounds with the simulator; return the GPUs that each team used."""
     began = time.monotonic()
     # The default scheduler orders by priority and age: one queue for both teams.
@@ -54,12 +54,12 @@ def _round(title: str, tenants: list[Tenant], show: Show, nodes: int, gpus: int)
     for now in range(0, ends + 1, STEP):
         world.advance_to(Millis(now))
         show(_moment(title, world, Millis(now)))
-    using = Counter(pod.namespace for pod in world.using.values())
+    using = Counter(pod.namespace for pod in world.released_pods.values())
     return {"greedy": using["greedy"], "modest": using["modest"]}
 
 
 def _moment(title: str, world: VirtualCluster, now: Millis) -> DemoMoment:
-    using = Counter(pod.namespace for pod in world.using.values())
+    using = Counter(pod.namespace for pod in world.released_pods.values())
     started = Counter(start.pod.namespace for start in world.started)
     came = {"greedy": min(GREEDY_PODS, 1 + 4 * now // STAGGER), "modest": 0}
     if now >= MODEST_COMES:

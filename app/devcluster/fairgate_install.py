@@ -28,13 +28,13 @@ from app.devcluster.processes import ChildProcess, Processes, Program, child_env
 from app.devcluster.readiness import (
     ReadyCondition,
     answers_ready,
-    denies,
     free_ports,
     has_ca,
-    holds,
     is_aggregated,
+    is_enforcing,
     is_established,
-    until,
+    is_pod_held,
+    wait_until,
 )
 from app.tls.certificate_authority import write_private
 
@@ -96,7 +96,7 @@ class Fairgate:
     def installation(self) -> ChartValues | None:
         """Return the values of the installed chart; None if it is not installed."""
         try:
-            return msgspec.json.decode(self._installed.read_bytes(), type=ChartValues)
+            return msgspec.json.decode(self._installation_file.read_bytes(), type=ChartValues)
         except FileNotFoundError:
             return None
 
@@ -112,9 +112,9 @@ class Fairgate:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         with self._control_plane.api() as api:
             api.create("/api/v1/namespaces", namespace)
-        self._kubectl.apply(self._rendered(wanted, mode))
+        self._kubectl.apply(self._render_chart(wanted, mode))
         self._wait_for_crds()
-        write_private(self._installed, msgspec.json.encode(wanted))
+        write_private(self._installation_file, msgspec.json.encode(wanted))
         return wanted
 
     def _wait_for_crds(self) -> None:
@@ -123,7 +123,7 @@ class Fairgate:
                 f"the kind {crd}": partial(is_established, api, crd)
                 for crd in (f"{kind}.fairgate.io" for kind in KINDS)
             }
-            until(conditions, seconds=ESTABLISHED_SECONDS)
+            wait_until(conditions, seconds=ESTABLISHED_SECONDS)
 
     def start(self, role: str, redis: str, more: Mapping[str, str]) -> ChildProcess:
         """Start one process of a role, under the service account of that role."""
@@ -133,7 +133,7 @@ class Fairgate:
         """Return the program of a role that `start` would start."""
         if role not in ROLES:
             raise InvalidInput(f"Fairgate has no role {role}; there are {', '.join(ROLES)}.")
-        installation = self._known()
+        installation = self._require_installation()
         environment = {
             "PATH": os.defpath,
             "HOME": str(self._folder),
@@ -158,22 +158,22 @@ class Fairgate:
         argv = (sys.executable, "-P", "-m", "app", "serve")
         return Program(process_name(role), argv, environment)
 
-    def wait(self, children: Sequence[ChildProcess]) -> None:
+    def wait_until_ready(self, children: Sequence[ChildProcess]) -> None:
         """Return when these processes are ready and, if the webhook is included, pods are held."""
         conditions: dict[str, ReadyCondition] = {
             f"{child.name} (pid {child.pid})": answers_ready(ops_url(child)) for child in children
         }
         with self._control_plane.api() as api:
             if any(child.name == process_name("webhook") for child in children):
-                installation = self._known()
+                installation = self._require_installation()
                 conditions["its CA in the webhook's configuration"] = lambda: has_ca(api)
-                conditions["policies that deny"] = lambda: denies(api)
-                conditions["a pod held by the webhook"] = lambda: holds(
+                conditions["policies that deny"] = lambda: is_enforcing(api)
+                conditions["a pod held by the webhook"] = lambda: is_pod_held(
                     api, installation.managed, installation.exempt
                 )
             if any(child.name == process_name("api") for child in children):
                 conditions["the API behind the API server"] = lambda: is_aggregated(api)
-            until(
+            wait_until(
                 conditions,
                 seconds=READY_SECONDS,
                 check=lambda: self._processes.check(children),
@@ -187,7 +187,7 @@ class Fairgate:
         for role in ROLES:
             self._write_token(role)
 
-    def _known(self) -> ChartValues:
+    def _require_installation(self) -> ChartValues:
         installation = self.installation()
         if installation is None:
             raise ClusterError("Fairgate is not installed in this cluster; install it first.")
@@ -199,10 +199,10 @@ class Fairgate:
         return self._control_plane.plan.certificates.certificate("webhook-client-ca")
 
     @property
-    def _installed(self) -> Path:
+    def _installation_file(self) -> Path:
         return self._folder / "installation.json"
 
-    def _rendered(self, wanted: ChartValues, mode: Mode) -> str:
+    def _render_chart(self, wanted: ChartValues, mode: Mode) -> str:
         values = self._folder / "values.json"
         document = {
             "mode": mode.value,

@@ -42,7 +42,7 @@ class Module:
     pins: str
     programs: tuple[str, ...]
     packages: str
-    usually: str
+    usual_duration: str
     stamps: tuple[str, ...] = ()
 
     @property
@@ -146,12 +146,12 @@ def build(module: Module, progress: SetupProgress) -> Path:
             f"{', '.join(module.programs)} by --binaries."
         )
     cache.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(cache.with_suffix(".lock"), module, progress):
+    with _build_lock(cache.with_suffix(".lock"), module, progress):
         if is_built(module):
             return cache
         programs = ", ".join(module.programs)
         what = f"Building {programs} {module.version()} from source, once"
-        with progress.step(what, f"{module.usually} on 2 cores"):
+        with progress.step(what, f"{module.usual_duration} on 2 cores"):
             _build(go, module, cache)
     return cache
 
@@ -194,7 +194,7 @@ def _command(go: str, module: Module, into: Path) -> list[str]:
 
 
 @contextmanager
-def _alone(path: Path, module: Module, progress: SetupProgress) -> Iterator[None]:
+def _build_lock(path: Path, module: Module, progress: SetupProgress) -> Iterator[None]:
     with path.open("w") as lock:
         try:
             flock(lock, LOCK_EX | LOCK_NB)
@@ -205,5 +205,5 @@ def _alone(path: Path, module: Module, progress: SetupProgress) -> Iterator[None
 
 def _wait(lock: TextIO, module: Module, progress: SetupProgress) -> None:
     what = f"Waiting for another program that builds {module.name}"
-    with progress.step(what, f"{module.usually} on 2 cores"):
+    with progress.step(what, f"{module.usual_duration} on 2 cores"):
         flock(lock, LOCK_EX)

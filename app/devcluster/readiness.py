@@ -17,20 +17,20 @@ POLL_SECONDS = 0.05
 PORTS = range(20_000, 32_000)
 """Below the ephemeral ports of the kernel, so that no connection takes a port first."""
 
-_KEPT: list[socket.socket] = []
+_RESERVED_SOCKETS: list[socket.socket] = []
 """Sockets bound to the returned ports, so that no concurrent program chooses the same ports."""
 
 
 @atexit.register
-def _let_go() -> None:
-    for kept in _KEPT:
+def _close_sockets() -> None:
+    for kept in _RESERVED_SOCKETS:
         kept.close()
 
 
 ReadyCondition = Callable[[], bool]
 
 
-def until(
+def wait_until(
     conditions: Mapping[str, ReadyCondition],
     *,
     seconds: float,
@@ -81,7 +81,7 @@ def free_ports(count: int) -> list[int]:
             kept.close()
             continue
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _KEPT.append(kept)
+        _RESERVED_SOCKETS.append(kept)
         found.append(port)
     raise ClusterError(f"No {count} ports are free between {PORTS.start} and {PORTS.stop}.")
 
@@ -114,7 +114,7 @@ def has_ca(api: SetupClient) -> bool:
     return bool(webhooks) and all(w["clientConfig"].get("caBundle") for w in webhooks)
 
 
-def denies(api: SetupClient) -> bool:
+def is_enforcing(api: SetupClient) -> bool:
     """Return whether the policies deny. True if the installation has no policies."""
     data = (api.find(ENFORCEMENT) or {}).get("data") or {}
     if not any("kind: ValidatingAdmissionPolicyBinding" in text for text in data.values()):
@@ -143,7 +143,7 @@ def _has_condition(found: Any, condition: str) -> bool:
     return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
-def holds(api: SetupClient, managed: Sequence[str], exempt: Sequence[str]) -> bool:
+def is_pod_held(api: SetupClient, managed: Sequence[str], exempt: Sequence[str]) -> bool:
     """Return whether a pod that requests a managed resource would be held now.
 
     Tried by a dry run, because the API server applies a webhook configuration with a delay. True

@@ -11,7 +11,7 @@ import redis
 from app.core.errors import StoreUnavailable
 from app.devcluster.binaries import redis_server
 from app.devcluster.processes import Processes, Program
-from app.devcluster.readiness import free_ports, until
+from app.devcluster.readiness import free_ports, wait_until
 from app.tls.certificate_authority import write_private
 
 URL = "FAIRGATE_REDIS_URL"
@@ -61,7 +61,7 @@ def start_redis(folder: Path, processes: Processes, durable: bool) -> str:
     argv = (str(redis_server()), str(written))
     server = processes.start(Program(NAME, argv, {"PATH": os.defpath}))
     url = f"redis://:{password}@127.0.0.1:{port}/0"
-    until(
+    wait_until(
         {"Redis": lambda: _answers(url)},
         seconds=READY_SECONDS,
         check=lambda: processes.check([server]),

@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def orderly() -> Iterator[None]:
+def signals_as_interrupt() -> Iterator[None]:
     """Turn the first terminating signal into KeyboardInterrupt, and ignore later signals.
 
     A second signal therefore does not interrupt the clean-up. No effect outside the main thread.

@@ -46,7 +46,7 @@ def abandoned() -> list[Path]:
     return []
 
 
-def claim(folder: Path) -> None:
+def claim_folder(folder: Path) -> None:
     """Create and mark the folder, readable by its owner only.
 
     Raises InvalidInput if it has other contents or cannot be used.
@@ -67,7 +67,7 @@ def is_ours(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
-def empty(folder: Path) -> None:
+def empty_folder(folder: Path) -> None:
     """Remove the contents of the folder, except the mark and the locks."""
     for entry in folder.iterdir():
         if entry.name == MARK or entry.name.endswith(".lock"):
@@ -78,14 +78,14 @@ def empty(folder: Path) -> None:
             entry.unlink()
 
 
-def remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a marked folder, the mark last, so that a partly removed folder is still marked."""
-    empty(folder)
+    empty_folder(folder)
     shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock the folder: one program at a time brings a cluster up or down. Raises ClusterError."""
     with (folder / ".up.lock").open("w") as lock:
         try:

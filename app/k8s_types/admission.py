@@ -8,6 +8,7 @@ import msgspec
 
 from app.k8s_types.objects import T
 from app.k8s_types.scheduling import AffinitySpec as AffinitySpec
+from app.k8s_types.scheduling import KubeStruct as KubeStruct
 from app.k8s_types.scheduling import LabelSelector as LabelSelector
 from app.k8s_types.scheduling import NodeAffinity as NodeAffinity
 from app.k8s_types.scheduling import NodeTerm as NodeTerm
@@ -18,33 +19,32 @@ from app.k8s_types.scheduling import RequirementSpec as RequirementSpec
 from app.k8s_types.scheduling import Spread as Spread
 from app.k8s_types.scheduling import TaintSpec as TaintSpec
 from app.k8s_types.scheduling import TolerationSpec as TolerationSpec
-from app.k8s_types.scheduling import Wire as Wire
 
 
-class UserInfo(Wire, frozen=True):
+class UserInfo(KubeStruct, frozen=True):
     username: str = ""
     uid: str = ""
     groups: list[str] = msgspec.field(default_factory=list)
     extra: dict[str, list[str]] | None = None
 
 
-class Asked(Wire, frozen=True):
+class RequestedResource(KubeStruct, frozen=True):
     """The resource of an admission request."""
 
     group: str = ""
     resource: str = ""
 
 
-class DeleteOptions(Wire, frozen=True):
+class DeleteOptions(KubeStruct, frozen=True):
     """Options of a request. A deletion or an eviction may have a grace period."""
 
     grace_period_seconds: int | None = None
 
 
-class AdmissionRequest(Wire, Generic[T], frozen=True):
+class AdmissionRequest(KubeStruct, Generic[T], frozen=True):
     uid: str
     operation: str = ""
-    resource: Asked = Asked()
+    resource: RequestedResource = RequestedResource()
     sub_resource: str = ""
     name: str = ""
     namespace: str = ""
@@ -55,7 +55,7 @@ class AdmissionRequest(Wire, Generic[T], frozen=True):
     old_object: T | None = None
 
 
-class AdmissionReview(Wire, Generic[T], frozen=True):
+class AdmissionReview(KubeStruct, Generic[T], frozen=True):
     request: AdmissionRequest[T]
     api_version: str = ""
     kind: str = ""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from app.k8s_types.objects import Metadata, OwnedMetadata
-from app.k8s_types.scheduling import NodeTerms, TaintSpec, TolerationSpec, Wire
+from app.k8s_types.scheduling import KubeStruct, NodeTerms, TaintSpec, TolerationSpec
 
 
-class CelSelector(Wire, frozen=True):
+class CelSelector(KubeStruct, frozen=True):
     expression: str = ""
 
 
-class DeviceSelector(Wire, frozen=True):
+class DeviceSelector(KubeStruct, frozen=True):
     cel: CelSelector | None = None
 
 
-class DeviceAskObject(Wire, frozen=True):
+class DeviceAskObject(KubeStruct, frozen=True):
     """`exactly`, or one entry of `firstAvailable`. The API server fills in the defaults."""
 
     name: str = ""
@@ -28,21 +28,21 @@ class DeviceAskObject(Wire, frozen=True):
     admin_access: bool = False
 
 
-class DeviceRequest(Wire, frozen=True):
+class DeviceRequest(KubeStruct, frozen=True):
     name: str = ""
     exactly: DeviceAskObject | None = None
     first_available: list[DeviceAskObject] | None = None
 
 
-class DeviceClaim(Wire, frozen=True):
+class DeviceClaim(KubeStruct, frozen=True):
     requests: list[DeviceRequest] | None = None
 
 
-class ResourceClaimSpec(Wire, frozen=True):
+class ResourceClaimSpec(KubeStruct, frozen=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceRequestAllocationResult(Wire, frozen=True):
+class DeviceRequestAllocationResult(KubeStruct, frozen=True):
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -50,35 +50,35 @@ class DeviceRequestAllocationResult(Wire, frozen=True):
     admin_access: bool = False
 
 
-class DeviceAllocationResult(Wire, frozen=True):
+class DeviceAllocationResult(KubeStruct, frozen=True):
     results: list[DeviceRequestAllocationResult] | None = None
 
 
-class AllocationResult(Wire, frozen=True):
+class AllocationResult(KubeStruct, frozen=True):
     devices: DeviceAllocationResult = DeviceAllocationResult()
 
 
-class ResourceClaimStatus(Wire, frozen=True):
+class ResourceClaimStatus(KubeStruct, frozen=True):
     allocation: AllocationResult | None = None
 
 
-class ResourceClaimObject(Wire, frozen=True):
+class ResourceClaimObject(KubeStruct, frozen=True):
     metadata: OwnedMetadata = OwnedMetadata()
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class DeviceClassSpec(Wire, frozen=True):
+class DeviceClassSpec(KubeStruct, frozen=True):
     extended_resource_name: str | None = None
     selectors: list[DeviceSelector] | None = None
 
 
-class DeviceClassObject(Wire, frozen=True):
+class DeviceClassObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class AttributeObject(Wire, frozen=True):
+class AttributeObject(KubeStruct, frozen=True):
     """Exactly one field is set."""
 
     integer: int | None = msgspec.field(default=None, name="int")
@@ -91,21 +91,21 @@ class AttributeObject(Wire, frozen=True):
     versions: list[str] | None = None
 
 
-class CapacityObject(Wire, frozen=True):
+class CapacityObject(KubeStruct, frozen=True):
     value: str | int | float = "0"
 
 
-class CounterConsumption(Wire, frozen=True):
+class CounterConsumption(KubeStruct, frozen=True):
     counter_set: str = ""
     counters: dict[str, CapacityObject] | None = None
 
 
-class CounterSet(Wire, frozen=True):
+class CounterSet(KubeStruct, frozen=True):
     name: str = ""
     counters: dict[str, CapacityObject] | None = None
 
 
-class DeviceObject(Wire, frozen=True):
+class DeviceObject(KubeStruct, frozen=True):
     name: str = ""
     attributes: dict[str, AttributeObject] | None = None
     capacity: dict[str, CapacityObject] | None = None
@@ -117,13 +117,13 @@ class DeviceObject(Wire, frozen=True):
     allow_multiple_allocations: bool = False
 
 
-class SlicePool(Wire, frozen=True):
+class SlicePool(KubeStruct, frozen=True):
     name: str = ""
     generation: int = 0
     resource_slice_count: int = 1
 
 
-class ResourceSliceSpec(Wire, frozen=True):
+class ResourceSliceSpec(KubeStruct, frozen=True):
     driver: str = ""
     pool: SlicePool = SlicePool()
     node_name: str | None = None
@@ -134,6 +134,6 @@ class ResourceSliceSpec(Wire, frozen=True):
     shared_counters: list[CounterSet] | None = None
 
 
-class ResourceSliceObject(Wire, frozen=True):
+class ResourceSliceObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: ResourceSliceSpec = ResourceSliceSpec()

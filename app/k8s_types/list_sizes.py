@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from app.core.podspec.size_limits import Sizes
+from app.core.podspec.size_limits import ListLengths
 from app.core.well_known import USER_KEYS
 from app.k8s_types import objects
 
 
-def sizes_of(pod: objects.PodObject) -> Sizes:
+def sizes_of(pod: objects.PodObject) -> ListLengths:
     """Return the number of entries of each list of a pod. Linear in the size of the pod."""
     spec, affinity = pod.spec, pod.spec.affinity
     nodes = affinity.node_affinity if affinity else None
@@ -24,7 +24,7 @@ def sizes_of(pod: objects.PodObject) -> Sizes:
         *(each.label_selector for each in spreads),
     ]
     containers = [*(spec.containers or ()), *(spec.init_containers or ())]
-    return Sizes(
+    return ListLengths(
         selector=len(spec.node_selector or ()),
         tolerations=len(spec.tolerations or ()),
         node_terms=len(terms),

@@ -14,6 +14,7 @@ import msgspec
 from app.core.model import Resource
 from app.core.podspec import requests as pod_requests
 from app.k8s_types.scheduling import AffinitySpec as AffinitySpec
+from app.k8s_types.scheduling import KubeStruct as KubeStruct
 from app.k8s_types.scheduling import LabelSelector as LabelSelector
 from app.k8s_types.scheduling import NodeAffinity as NodeAffinity
 from app.k8s_types.scheduling import NodeTerm as NodeTerm
@@ -24,7 +25,6 @@ from app.k8s_types.scheduling import RequirementSpec as RequirementSpec
 from app.k8s_types.scheduling import Spread as Spread
 from app.k8s_types.scheduling import TaintSpec as TaintSpec
 from app.k8s_types.scheduling import TolerationSpec as TolerationSpec
-from app.k8s_types.scheduling import Wire as Wire
 
 Quantities = dict[str, str | int | float]
 
@@ -63,27 +63,27 @@ def _filled(key: str, value: Any) -> Any:
     return without_nulls(value)
 
 
-class ResourceRequirements(Wire, frozen=True):
+class ResourceRequirements(KubeStruct, frozen=True):
     requests: Quantities | None = None
     limits: Quantities | None = None
 
 
-class ContainerObject(Wire, frozen=True):
+class ContainerObject(KubeStruct, frozen=True):
     name: str = ""
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
 
 
-class Gate(Wire, frozen=True):
+class Gate(KubeStruct, frozen=True):
     name: str = ""
 
 
-class PodClaim(Wire, frozen=True):
+class PodClaim(KubeStruct, frozen=True):
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class SchedulingGroup(Wire, frozen=True):
+class SchedulingGroup(KubeStruct, frozen=True):
     pod_group_name: str | None = None
 
 
@@ -96,7 +96,7 @@ class ResizeStatus:
     infeasible: bool = False
 
 
-class PodSpec(Wire, frozen=True):
+class PodSpec(KubeStruct, frozen=True):
     containers: list[ContainerObject] | None = None
     init_containers: list[ContainerObject] | None = None
     resources: ResourceRequirements | None = None
@@ -123,7 +123,7 @@ class PodSpec(Wire, frozen=True):
     def charged(self, status: ResizeStatus) -> dict[Resource, int]:
         """Return the same during a resize: what the pod requests, or still has."""
         level = self.resources
-        return pod_requests.reserved(
+        return pod_requests.effective_requests(
             [_ask(c, status) for c in self.containers or ()],
             [_ask(c, status) for c in self.init_containers or ()],
             _request(level, granted=status.level, infeasible=status.infeasible) if level else None,
@@ -131,7 +131,7 @@ class PodSpec(Wire, frozen=True):
         )
 
 
-class Metadata(Wire, frozen=True):
+class Metadata(KubeStruct, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -144,7 +144,7 @@ class Metadata(Wire, frozen=True):
     finalizers: list[str] | None = None
 
 
-class OwnerReference(Wire, frozen=True):
+class OwnerReference(KubeStruct, frozen=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -162,7 +162,7 @@ class OwnedMetadata(Metadata, frozen=True):
         return next((o.name for o in owners if o.controller and o.kind == "Job"), "")
 
 
-class PodCondition(Wire, frozen=True):
+class PodCondition(KubeStruct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
@@ -170,13 +170,13 @@ class PodCondition(Wire, frozen=True):
     observed_generation: int = 0
 
 
-class ContainerStatus(Wire, frozen=True):
+class ContainerStatus(KubeStruct, frozen=True):
     name: str = ""
     allocated_resources: Quantities | None = None
     resources: ResourceRequirements | None = None
 
 
-class PodStatus(Wire, frozen=True):
+class PodStatus(KubeStruct, frozen=True):
     phase: str | None = None
     reason: str | None = None
     conditions: list[PodCondition] | None = None
@@ -189,7 +189,7 @@ class PodStatus(Wire, frozen=True):
     resources: ResourceRequirements | None = None
 
 
-class PodObject(Wire, frozen=True):
+class PodObject(KubeStruct, frozen=True):
     metadata: OwnedMetadata = OwnedMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -218,39 +218,39 @@ class PodObject(Wire, frozen=True):
         )
 
 
-class ConditionObject(Wire, frozen=True):
+class ConditionObject(KubeStruct, frozen=True):
     type: str = ""
     status: str = ""
 
 
-class NodeSpec(Wire, frozen=True):
+class NodeSpec(KubeStruct, frozen=True):
     unschedulable: bool = False
     taints: list[TaintSpec] | None = None
 
 
-class NodeStatus(Wire, frozen=True):
+class NodeStatus(KubeStruct, frozen=True):
     allocatable: Quantities | None = None
     conditions: list[ConditionObject] | None = None
 
 
-class NodeObject(Wire, frozen=True):
+class NodeObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class WeightedUser(Wire, frozen=True):
+class WeightedUser(KubeStruct, frozen=True):
     name: str = ""
     weight: str = "1"
 
 
-class QuotaObject(Wire, frozen=True):
+class QuotaObject(KubeStruct, frozen=True):
     pool: str = ""
     guarantee: Quantities | None = None
     limit: Quantities | None = None
 
 
-class TenantObjectSpec(Wire, frozen=True):
+class TenantObjectSpec(KubeStruct, frozen=True):
     parent: str | None = None
     weight: str = "1"
     namespaces: list[str] | None = None
@@ -261,7 +261,7 @@ class TenantObjectSpec(Wire, frozen=True):
     paused: bool = False
 
 
-class KeptUser(Wire, frozen=True):
+class KeptUser(KubeStruct, frozen=True):
     """Checkpoint of one user. `spent`: resource-seconds by pool, as decimal text."""
 
     name: str = ""
@@ -270,7 +270,7 @@ class KeptUser(Wire, frozen=True):
     spent: dict[str, dict[str, str]] | None = None
 
 
-class CheckpointObject(Wire, frozen=True):
+class CheckpointObject(KubeStruct, frozen=True):
     """Checkpoint of a tenant. `others`: usage of the users that are not listed by name."""
 
     time: str = ""
@@ -281,18 +281,18 @@ class CheckpointObject(Wire, frozen=True):
     others: dict[str, dict[str, str]] | None = None
 
 
-class TenantStatus(Wire, frozen=True):
+class TenantStatus(KubeStruct, frozen=True):
     pending: int = 0
     checkpoint: CheckpointObject | None = None
 
 
-class TenantObject(Wire, frozen=True):
+class TenantObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: TenantObjectSpec = TenantObjectSpec()
     status: TenantStatus = TenantStatus()
 
 
-class PoolObjectSpec(Wire, frozen=True):
+class PoolObjectSpec(KubeStruct, frozen=True):
     node_selector: dict[str, str] | None = None
     weights: dict[str, str] | None = None
     overcommit: dict[str, str] | None = None
@@ -304,17 +304,17 @@ class PoolObjectSpec(Wire, frozen=True):
     max_capacity: Quantities | None = None
 
 
-class PoolStatus(Wire, frozen=True):
+class PoolStatus(KubeStruct, frozen=True):
     capacity: Quantities | None = None
 
 
-class PoolObject(Wire, frozen=True):
+class PoolObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: PoolObjectSpec = PoolObjectSpec()
     status: PoolStatus = PoolStatus()
 
 
-class PolicySpec(Wire, frozen=True):
+class PolicySpec(KubeStruct, frozen=True):
     """An absent field is None. The core has the defaults."""
 
     history: str | None = None
@@ -335,19 +335,19 @@ class PolicySpec(Wire, frozen=True):
     mode: str | None = None
 
 
-class PolicyObject(Wire, frozen=True):
+class PolicyObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: PolicySpec = PolicySpec()
 
 
-class PriorityClassObject(Wire, frozen=True):
+class PriorityClassObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     value: int = 0
     global_default: bool = False
     preemption_policy: str | None = None
 
 
-class LeaseSpec(Wire, frozen=True):
+class LeaseSpec(KubeStruct, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -355,57 +355,57 @@ class LeaseSpec(Wire, frozen=True):
     lease_transitions: int | None = None
 
 
-class Lease(Wire, frozen=True):
+class Lease(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: LeaseSpec = LeaseSpec()
 
 
-class ListMeta(Wire, frozen=True):
+class ListMeta(KubeStruct, frozen=True):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class ListPage(Wire, Generic[T], frozen=True):
+class ListPage(KubeStruct, Generic[T], frozen=True):
     """One page of a list. `Page[msgspec.Raw]` leaves the items undecoded."""
 
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None
 
 
-class Change(Wire, Generic[T], frozen=True):
+class WatchEvent(KubeStruct, Generic[T], frozen=True):
     """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str
     object: T
 
 
-class Bare(Wire, frozen=True):
+class MetadataOnly(KubeStruct, frozen=True):
     """Any object, reduced to its metadata."""
 
     metadata: Metadata = Metadata()
 
 
-class SecretObject(Wire, frozen=True):
+class SecretObject(KubeStruct, frozen=True):
     """A Secret. `data` is base64, as in the API."""
 
     metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
 
-class ConfigMap(Wire, frozen=True):
+class ConfigMap(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
 
-class ApiServiceSpec(Wire, frozen=True):
+class ApiServiceSpec(KubeStruct, frozen=True):
     ca_bundle: str | None = None
 
 
-class ApiServiceObject(Wire, frozen=True):
+class ApiServiceObject(KubeStruct, frozen=True):
     spec: ApiServiceSpec = ApiServiceSpec()
 
 
-class StatusObject(Wire, frozen=True):
+class StatusObject(KubeStruct, frozen=True):
     """Error response of the API server."""
 
     code: int = 0

@@ -8,40 +8,40 @@ from __future__ import annotations
 import msgspec
 
 
-class Wire(msgspec.Struct, rename="camel", frozen=True, gc=False):
+class KubeStruct(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """Base of all structs: camelCase in JSON, unknown fields are ignored."""
 
 
-class RequirementSpec(Wire, frozen=True):
+class RequirementSpec(KubeStruct, frozen=True):
     key: str = ""
     operator: str = ""
     values: list[str] | None = None
 
 
-class NodeTerm(Wire, frozen=True):
+class NodeTerm(KubeStruct, frozen=True):
     match_expressions: list[RequirementSpec] | None = None
     match_fields: list[RequirementSpec] | None = None
 
 
-class NodeTerms(Wire, frozen=True):
+class NodeTerms(KubeStruct, frozen=True):
     node_selector_terms: list[NodeTerm] | None = None
 
 
-class Uninspected(Wire, frozen=True):
+class CountedObject(KubeStruct, frozen=True):
     """An object that is only counted, not read."""
 
 
-class NodeAffinity(Wire, frozen=True):
+class NodeAffinity(KubeStruct, frozen=True):
     required_during_scheduling_ignored_during_execution: NodeTerms | None = None
-    preferred_during_scheduling_ignored_during_execution: list[Uninspected] | None = None
+    preferred_during_scheduling_ignored_during_execution: list[CountedObject] | None = None
 
 
-class LabelSelector(Wire, frozen=True):
+class LabelSelector(KubeStruct, frozen=True):
     match_labels: dict[str, str] | None = None
     match_expressions: list[RequirementSpec] | None = None
 
 
-class PodTerm(Wire, frozen=True):
+class PodTerm(KubeStruct, frozen=True):
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: list[str] | None = None
@@ -50,17 +50,17 @@ class PodTerm(Wire, frozen=True):
     mismatch_label_keys: list[str] | None = None
 
 
-class PodAffinity(Wire, frozen=True):
+class PodAffinity(KubeStruct, frozen=True):
     required_during_scheduling_ignored_during_execution: list[PodTerm] | None = None
 
 
-class AffinitySpec(Wire, frozen=True):
+class AffinitySpec(KubeStruct, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Spread(Wire, frozen=True):
+class Spread(KubeStruct, frozen=True):
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
@@ -71,7 +71,7 @@ class Spread(Wire, frozen=True):
     match_label_keys: list[str] | None = None
 
 
-class TolerationSpec(Wire, frozen=True):
+class TolerationSpec(KubeStruct, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -79,7 +79,7 @@ class TolerationSpec(Wire, frozen=True):
     toleration_seconds: int | None = None
 
 
-class TaintSpec(Wire, frozen=True):
+class TaintSpec(KubeStruct, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""

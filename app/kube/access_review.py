@@ -20,7 +20,7 @@ from app.ports.auth import Identity
 
 AUDIENCE = "fairgate"
 GROUP = "fairgate.io"
-BELIEVED_SECONDS = 5.0
+ALLOWED_SECONDS = 5.0
 DENIED_SECONDS = 2.0
 TIMEOUT = 5.0
 LONGEST_TOKEN = 16 * 1024
@@ -76,9 +76,9 @@ class Reviews:
         """
         self._client = client
         self._audiences = audiences
-        self._of_providers = frozenset(of_providers)
-        self._identities: ExpiringCache[bytes, Identity] = ExpiringCache(clock, BELIEVED_SECONDS)
-        self._allowed: ExpiringCache[Hashable, bool] = ExpiringCache(clock, BELIEVED_SECONDS)
+        self._provider_audiences = frozenset(of_providers)
+        self._identities: ExpiringCache[bytes, Identity] = ExpiringCache(clock, ALLOWED_SECONDS)
+        self._allowed: ExpiringCache[Hashable, bool] = ExpiringCache(clock, ALLOWED_SECONDS)
         self._denied: ExpiringCache[Hashable, bool] = ExpiringCache(clock, DENIED_SECONDS)
 
     async def authenticate(self, token: str) -> Identity | None:
@@ -90,23 +90,25 @@ class Reviews:
         known = self._identities.get(key)
         if known is not None:
             return known
-        for audience in self._tried(token):
+        for audience in self._audiences_to_try(token):
             spec = {"token": token, "audiences": [audience] if audience else []}
-            answer = await self._ask(TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
+            answer = await self._post_review(
+                TOKENS, "authentication.k8s.io/v1", "TokenReview", spec
+            )
             identity = _identity(_decode(answer, _TokenReview).status, audience)
             if identity is not None:
                 self._identities.put(key, identity)
                 return identity
         return None
 
-    def _tried(self, token: str) -> Sequence[str]:
+    def _audiences_to_try(self, token: str) -> Sequence[str]:
         """Return the audiences of the reviews of a token.
 
         A review with an audience accepts no token of an OIDC provider, because the API server takes
         these for its own audience only. So it reviews them without an audience. It then checks the
         signature, and with it the claim that was read here.
         """
-        if "" in self._audiences or self._of_providers.isdisjoint(_claimed(token)):
+        if "" in self._audiences or self._provider_audiences.isdisjoint(_claimed_audiences(token)):
             return self._audiences
         return (*self._audiences, "")
 
@@ -130,15 +132,15 @@ class Reviews:
             attributes["subresource"] = subresource
         if name:
             attributes["name"] = name
-        return await self._granted(identity, key, {"resourceAttributes": attributes})
+        return await self._is_allowed(identity, key, {"resourceAttributes": attributes})
 
-    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+    async def allows_path(self, identity: Identity, verb: str, path: str) -> bool:
         """Return whether RBAC allows the verb on a non-resource path (`nonResourceURLs`)."""
         attributes = {"verb": verb, "path": path}
         key = (identity, verb, path)
-        return await self._granted(identity, key, {"nonResourceAttributes": attributes})
+        return await self._is_allowed(identity, key, {"nonResourceAttributes": attributes})
 
-    async def _granted(
+    async def _is_allowed(
         self, identity: Identity, key: Hashable, what: Mapping[str, Mapping[str, str]]
     ) -> bool:
         if self._allowed.get(key):
@@ -152,18 +154,22 @@ class Reviews:
             "extra": {key: list(values) for key, values in identity.extra},
             **what,
         }
-        answer = await self._ask(ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
+        answer = await self._post_review(
+            ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec
+        )
         status = _decode(answer, _AccessReview).status
         allowed = status.allowed and not status.denied
         (self._allowed if allowed else self._denied).put(key, True)
         return allowed
 
-    async def _ask(self, path: str, version: str, kind: str, spec: Mapping[str, object]) -> bytes:
+    async def _post_review(
+        self, path: str, version: str, kind: str, spec: Mapping[str, object]
+    ) -> bytes:
         body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
         return await self._client.request("POST", path, body=body, timeout=TIMEOUT)
 
 
-def _claimed(token: str) -> Collection[str]:
+def _claimed_audiences(token: str) -> Collection[str]:
     """Return the audiences that a JSON Web Token claims, unchecked; empty if it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:

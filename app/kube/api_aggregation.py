@@ -13,8 +13,8 @@ import msgspec
 from app.core.errors import ClusterError, ClusterRefused
 from app.k8s_types import objects
 from app.kube.client import MERGE_PATCH, Client
-from app.kube.informer.change_watch import follow
-from app.ports.api import Front
+from app.kube.informer.change_watch import watch_changes
+from app.ports.api import FrontProxySettings
 
 PATH = "/apis/apiregistration.k8s.io/v1/apiservices/v1.api.fairgate.io"
 LOOK_SECONDS = 15.0
@@ -84,47 +84,47 @@ RETRY_SECONDS = 2.0
 
 
 class FrontProxy:
-    """Calls `trust` with the settings, now and on each change. `known`: it was called once."""
+    """Calls `trust` with the settings, now and on each change. `is_known`: it was called once."""
 
-    def __init__(self, client: Client, trust: Callable[[Front], None]) -> None:
-        self.known = False
+    def __init__(self, client: Client, trust: Callable[[FrontProxySettings], None]) -> None:
+        self.is_known = False
         self._client = client
-        self._trust = trust
-        self._stirred = asyncio.Event()
+        self._on_settings = trust
+        self._changed = asyncio.Event()
 
     async def watch_ca(self) -> None:
         """Watch until cancelled."""
         complaint = ""
         async with asyncio.TaskGroup() as group:
-            group.create_task(follow(self._client, MAPS, self._hear, only=NAME))
+            group.create_task(watch_changes(self._client, MAPS, self._note_change, only=NAME))
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 try:
-                    self._trust(await self._read())
-                    self.known, complaint = True, ""
+                    self._on_settings(await self._read())
+                    self.is_known, complaint = True, ""
                 except ClusterError as error:
                     if str(error) != complaint:
                         log.warning("the front proxy is not known", extra={"why": str(error)})
                     complaint = str(error)
                     await asyncio.sleep(RETRY_SECONDS)
-                    self._stirred.set()
+                    self._changed.set()
 
-    def _hear(self, name: str | None) -> None:
-        self._stirred.set()
+    def _note_change(self, name: str | None) -> None:
+        self._changed.set()
 
-    async def _read(self) -> Front:
+    async def _read(self) -> FrontProxySettings:
         """Return the settings, empty if missing; then no client is trusted. Raises ClusterError."""
         try:
             answer = await self._client.request("GET", f"{MAPS}/{NAME}")
         except ClusterRefused as error:
             if error.status == 404:
-                return Front()
+                return FrontProxySettings()
             raise
         return read_front(answer)
 
 
-def read_front(answer: bytes) -> Front:
+def read_front(answer: bytes) -> FrontProxySettings:
     """Return the settings in a ConfigMap. Raises ClusterError if they are invalid."""
     try:
         data = msgspec.json.decode(answer, type=objects.ConfigMap).data or {}
@@ -133,13 +133,13 @@ def read_front(answer: bytes) -> Front:
             found = data.get(f"requestheader-{key}", "[]")
             return tuple(msgspec.json.decode(found, type=list[str]))
 
-        return Front(
+        return FrontProxySettings(
             ca=data.get("requestheader-client-ca-file", "").encode(),
-            names=listed("allowed-names"),
-            users=listed("username-headers"),
-            uids=listed("uid-headers"),
-            groups=listed("group-headers"),
-            extras=listed("extra-headers-prefix"),
+            allowed_names=listed("allowed-names"),
+            user_headers=listed("username-headers"),
+            uid_headers=listed("uid-headers"),
+            group_headers=listed("group-headers"),
+            extra_prefixes=listed("extra-headers-prefix"),
         )
     except msgspec.DecodeError as error:
         raise ClusterError(f"ConfigMap kube-system/{NAME} cannot be read: {error}") from error

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from app.core.audit.codec import SignedHead, read_head
+from app.core.audit.codec import SignedHead, parse_stored_head
 from app.core.epochs import MAX_EPOCH
 from app.core.errors import ClusterRefused, ClusterUnavailable, EpochStale, InvalidInput
 from app.k8s_types import objects
@@ -27,7 +27,7 @@ TRIES = 4
 SECONDS = 5.0
 
 
-class _Record(objects.Wire, frozen=True):
+class _Record(objects.KubeStruct, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
     data: dict[str, str] | None = None
 
@@ -51,21 +51,21 @@ class KeptAnchor:
         self._client = client
         self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
 
-    async def floor(self) -> int:
+    async def read_epoch_floor(self) -> int:
         """Return the highest epoch that was ever claimed, 0 if there is no such epoch."""
         return (await self._read()).floor
 
-    async def claim(self, epoch: int) -> None:
+    async def claim_epoch(self, epoch: int) -> None:
         """Raise the floor to `epoch`. Raises EpochStale if the floor is equal or higher."""
         await self._change({FLOOR: str(epoch)}, epoch - 1)
 
-    async def anchored(self) -> SignedHead | None:
+    async def read_anchored_head(self) -> SignedHead | None:
         """Return the newest anchored head, or None if it is missing or invalid."""
         return (await self._read()).signed
 
-    async def anchor(self, epoch: int, signed: SignedHead) -> None:
+    async def anchor_head(self, epoch: int, signed: SignedHead) -> None:
         """Store this head as leader of `epoch`. Raises EpochStale if a newer leader has claimed."""
-        head = {name: str(value) for name, value in signed.fields().items()}
+        head = {name: str(value) for name, value in signed.json_fields().items()}
         await self._change({FLOOR: str(epoch), **head}, epoch)
 
     async def _change(self, data: dict[str, str], most: int) -> None:
@@ -132,7 +132,7 @@ def _signed(data: dict[str, str]) -> SignedHead | None:
     if not any(name in data for name in HEAD):
         return None
     try:
-        return read_head(data)
+        return parse_stored_head(data)
     except InvalidInput as error:
         facts = {"object": NAME, "why": str(error)}
         log.warning("the anchored head of the audit chain is not legible: ignored", extra=facts)

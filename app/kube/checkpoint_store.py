@@ -16,7 +16,7 @@ import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.fairshare.checkpoint import FairnessState, TenantCheckpoint, Totals
-from app.core.fairshare.sort_key import NEVER, Served
+from app.core.fairshare.sort_key import NEVER_SERVED, Served
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
 from app.core.quantities import CPU
 from app.k8s_types import objects
@@ -31,7 +31,7 @@ _STAMP = re.compile(r"(\d{1,12})\.(\d{1,15})", re.ASCII)
 _DECIMAL = re.compile(r"\d{1,40}(\.\d{1,9})?", re.ASCII)
 
 
-class _Record(objects.Wire, frozen=True):
+class _Record(objects.KubeStruct, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
     data: dict[str, str] | None = None
 
@@ -49,22 +49,24 @@ class KeptCheckpoints:
         self._version: str | None = None
         """resourceVersion of the ConfigMap when this object last read or wrote it."""
 
-    async def keep(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
+    async def store_checkpoint(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
         """Store it in the Tenant's status. A deleted Tenant is no error. Raises ClusterError."""
         path = f"/apis/fairgate.io/v1alpha1/tenants/{quote(name, safe='')}/status"
-        body = {"status": {"checkpoint": written(checkpoint)}}
+        body = {"status": {"checkpoint": to_stored(checkpoint)}}
         await self._patch(path, body)
 
-    async def keep_others(self, checkpoints: Mapping[TenantName, TenantCheckpoint]) -> None:
+    async def store_other_checkpoints(
+        self, checkpoints: Mapping[TenantName, TenantCheckpoint]
+    ) -> None:
         """Store the checkpoints in the ConfigMap, which is created if needed. Raises ClusterError.
 
         The write replaces only the version that this object last read or wrote. So a late write,
         after that of a newer leader, is refused.
         """
         if self._version is None:
-            await self.read_others()
+            await self.read_other_checkpoints()
         version, self._version = self._version, None
-        text = msgspec.json.encode({str(n): written(c) for n, c in checkpoints.items()}).decode()
+        text = msgspec.json.encode({str(n): to_stored(c) for n, c in checkpoints.items()}).decode()
         body: dict[str, Any] = {"metadata": {"resourceVersion": version}, "data": {KEY: text}}
         answer = await self._patch(f"{self._maps}/{NAME}", body) if version else None
         if answer is None:
@@ -73,7 +75,7 @@ class KeptCheckpoints:
             answer = await self._client.request("POST", self._maps, body=new, timeout=SECONDS)
         self._version = _version_of(answer)
 
-    async def read_others(self) -> Mapping[TenantName, TenantCheckpoint]:
+    async def read_other_checkpoints(self) -> Mapping[TenantName, TenantCheckpoint]:
         """Return the checkpoints in the ConfigMap. Raises ClusterError if they cannot be read."""
         try:
             answer = await self._client.request("GET", f"{self._maps}/{NAME}", timeout=SECONDS)
@@ -112,24 +114,24 @@ def _version_of(answer: bytes) -> str | None:
         return None
 
 
-def written(checkpoint: TenantCheckpoint) -> dict[str, object]:
+def to_stored(checkpoint: TenantCheckpoint) -> dict[str, object]:
     """Return a checkpoint in its stored form."""
     when = datetime.fromtimestamp(checkpoint.at / 1000, UTC).isoformat(timespec="milliseconds")
     return {
         "time": when.replace("+00:00", "Z"),
         "epoch": checkpoint.epoch,
-        "served": _stamp(checkpoint.own.served),
-        "history": _parts(checkpoint.own.history),
+        "served": _stamp_text(checkpoint.own.last_served),
+        "history": _history_text(checkpoint.own.history),
         "users": [
             {
                 "name": user,
-                "served": _stamp(kept.served),
-                "history": _parts(kept.history),
-                "spent": _seconds(kept.spent),
+                "served": _stamp_text(kept.last_served),
+                "history": _history_text(kept.history),
+                "spent": _totals_text(kept.totals),
             }
             for user, kept in checkpoint.users.items()
         ],
-        "others": _seconds(checkpoint.own.spent),
+        "others": _totals_text(checkpoint.own.totals),
     }
 
 
@@ -141,59 +143,65 @@ def read_checkpoint(kept: objects.CheckpointObject | None) -> TenantCheckpoint |
         at = Millis(int(datetime.fromisoformat(kept.time).timestamp() * 1000 + 0.5))
         users = {
             UserName(user.name): FairnessState(
-                _served(user.served), _history(user.history), _spent(user.spent)
+                _parse_stamp(user.served), _parse_history(user.history), _parse_totals(user.spent)
             )
             for user in kept.users or ()
             if user.name
         }
-        own = FairnessState(_served(kept.served), _history(kept.history), _spent(kept.others))
+        own = FairnessState(
+            _parse_stamp(kept.served), _parse_history(kept.history), _parse_totals(kept.others)
+        )
         return TenantCheckpoint(at, kept.epoch, own, users)
     except ValueError:
         return None
 
 
-def _stamp(served: Served) -> str:
+def _stamp_text(served: Served) -> str:
     return f"{served[0]}.{served[1]}"
 
 
-def _served(text: str) -> Served:
+def _parse_stamp(text: str) -> Served:
     match = _STAMP.fullmatch(text)
-    return (int(match[1]), int(match[2])) if match else NEVER
+    return (int(match[1]), int(match[2])) if match else NEVER_SERVED
 
 
-def _parts(history: Mapping[Resource, float]) -> dict[str, str]:
+def _history_text(history: Mapping[Resource, float]) -> dict[str, str]:
     return {str(r): f"{part:.9f}" for r, part in history.items()}
 
 
-def _history(parts: Mapping[str, str] | None) -> dict[Resource, float]:
+def _parse_history(parts: Mapping[str, str] | None) -> dict[Resource, float]:
     return {Resource(r): float(_decimal(text)) for r, text in (parts or {}).items()}
 
 
-def _seconds(spent: Totals) -> dict[str, dict[str, str]]:
+def _totals_text(spent: Totals) -> dict[str, dict[str, str]]:
     return {
-        str(pool): {str(r): _divided(value, _places(r)) for r, value in amounts.items()}
+        str(pool): {
+            str(r): _to_decimal_text(value, _decimal_places(r)) for r, value in amounts.items()
+        }
         for pool, amounts in spent.items()
     }
 
 
-def _spent(seconds: Mapping[str, Mapping[str, str]] | None) -> dict[PoolName, Amounts]:
+def _parse_totals(seconds: Mapping[str, Mapping[str, str]] | None) -> dict[PoolName, Amounts]:
     return {
-        PoolName(pool): {Resource(r): _multiplied(text, _places(r)) for r, text in amounts.items()}
+        PoolName(pool): {
+            Resource(r): _from_decimal_text(text, _decimal_places(r)) for r, text in amounts.items()
+        }
         for pool, amounts in (seconds or {}).items()
     }
 
 
-def _places(resource: str) -> int:
+def _decimal_places(resource: str) -> int:
     """Return the decimal places between the internal unit and the stored unit."""
     return 6 if resource == CPU else 3  # millicore-milliseconds, else unit-milliseconds
 
 
-def _divided(value: int, places: int) -> str:
+def _to_decimal_text(value: int, places: int) -> str:
     whole, rest = divmod(value, 10**places)
     return f"{whole}.{rest:0{places}}".rstrip("0").rstrip(".")
 
 
-def _multiplied(text: str, places: int) -> int:
+def _from_decimal_text(text: str, places: int) -> int:
     whole, _, rest = _decimal(text).partition(".")
     return int(whole + rest[:places].ljust(places, "0"))
 

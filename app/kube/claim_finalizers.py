@@ -45,16 +45,16 @@ class ClaimFinalizers:
 
     def __init__(self, client: Client, *, left: Callable[[], float] = lambda: float("inf")) -> None:
         self._client = client
-        self._left = left
+        self._seconds_left = left
 
     async def protect(self, ref: ClaimAddress) -> None:
         """Add the finalizer. A deletion that began before may still remove the claim.
 
         Raises ClusterError, or ClusterRefused with 404 or 422 if the claim is gone or terminating.
         """
-        await self._insist(ref, {"uid": ref.uid, "finalizers": [FINALIZER]})
+        await self._patch_with_retries(ref, {"uid": ref.uid, "finalizers": [FINALIZER]})
 
-    async def stamp(self, ref: ClaimAddress, stamp: str) -> ResourceClaim | None:
+    async def stamp_release(self, ref: ClaimAddress, stamp: str) -> ResourceClaim | None:
         """Record a release. Return the claim as stored, or None if there is no time left.
 
         This changes the claim, so that a removal of the finalizer that was decided earlier fails.
@@ -63,10 +63,12 @@ class ClaimFinalizers:
         ClusterError, or ClusterRefused with 404 or 422 if the claim is gone.
         """
         written = {ANNOTATION_RELEASE: f"{stamp}-{secrets.token_hex(8)}"}
-        answer = await self._insist(ref, {"uid": ref.uid, "annotations": written})
+        answer = await self._patch_with_retries(ref, {"uid": ref.uid, "annotations": written})
         return None if answer is None else _read(ref, answer)
 
-    async def _insist(self, ref: ClaimAddress, metadata: dict[str, Any]) -> bytes | None:
+    async def _patch_with_retries(
+        self, ref: ClaimAddress, metadata: dict[str, Any]
+    ) -> bytes | None:
         """Send a patch. Repeat it a few times if the server returns 409 or 429."""
         for attempt in range(1, TRIES + 1):
             try:
@@ -81,13 +83,13 @@ class ClaimFinalizers:
     async def unprotect(self, ref: ClaimAddress, version: str) -> None:
         """Remove the finalizer if the claim is still at `version`. Raises ClusterError."""
         try:
-            await self._patch(ref, removal(ref.uid, version))
+            await self._patch(ref, removal_metadata(ref.uid, version))
         except ClusterRefused as error:
             if error.status not in (404, 409, 422):
                 raise
 
     async def _patch(self, ref: ClaimAddress, metadata: dict[str, Any]) -> bytes | None:
-        seconds = min(SERVER_SECONDS, 0.8 * self._left())
+        seconds = min(SERVER_SECONDS, 0.8 * self._seconds_left())
         if seconds < LEAST_SECONDS:
             return None
         return await self._client.request(
@@ -100,7 +102,7 @@ class ClaimFinalizers:
         )
 
 
-def removal(uid: str, version: str = "") -> dict[str, Any]:
+def removal_metadata(uid: str, version: str = "") -> dict[str, Any]:
     """Return the metadata of the patch that removes the finalizer. "" matches any version."""
     metadata = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}
     return metadata | ({"resourceVersion": version} if version else {})

@@ -50,11 +50,11 @@ class Client:
         self._session = session
         self._host = server.url.rstrip("/")
         self._token = server.token
-        self._fixed: dict[str, Any] = {"allow_redirects": False}
+        self._request_options: dict[str, Any] = {"allow_redirects": False}
         if server.tls_server_name:
-            self._fixed["server_hostname"] = server.tls_server_name
+            self._request_options["server_hostname"] = server.tls_server_name
         if server.proxy:
-            self._fixed["proxy"] = server.proxy
+            self._request_options["proxy"] = server.proxy
 
     @classmethod
     async def connect(cls, kubeconfig: str | Path | None = None, *, pool_size: int = 32) -> Client:
@@ -69,10 +69,10 @@ class Client:
     async def connect_with(cls, options: KubeconfigOptions, pool_size: int = 32) -> Client:
         """Return a client for the kubeconfig and user of a command. See `connect`."""
         if options.kubeconfig:
-            server = await kubeconfig_files.load(options)
+            server = await kubeconfig_files.load_api_server(options)
         else:
             headers = impersonation_headers(with_impersonation({}, options))
-            server = replace(credentials.in_pod(os.environ), headers=tuple(headers))
+            server = replace(credentials.api_server_in_pod(os.environ), headers=tuple(headers))
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=pool_size, ssl=server.tls),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -117,9 +117,9 @@ class Client:
             ) as response:
                 answer: bytes = await response.read()
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise self._silent(method, path, error) from error
+            raise self._no_answer_error(method, path, error) from error
         if response.status >= 300:
-            raise _refusal(method, path, response, answer)
+            raise _refusal_error(method, path, response, answer)
         return answer
 
     @asynccontextmanager
@@ -137,13 +137,13 @@ class Client:
         try:
             async with self._send("GET", path, query, None, JSON, limits) as response:
                 if response.status != 200:
-                    raise _refusal("GET", path, response, await response.read())
+                    raise _refusal_error("GET", path, response, await response.read())
                 try:
                     yield _lines(response.content)
                 finally:
-                    _hang_up(response)
+                    _abort_stream(response)
         except (aiohttp.ClientError, OSError) as error:
-            raise self._silent("GET", path, error) from error
+            raise self._no_answer_error("GET", path, error) from error
 
     def _send(
         self,
@@ -168,15 +168,15 @@ class Client:
             data=data,
             headers=headers,
             timeout=limits,
-            **self._fixed,
+            **self._request_options,
         )
 
-    def _silent(self, method: str, path: str, error: Exception) -> ClusterUnavailable:
+    def _no_answer_error(self, method: str, path: str, error: Exception) -> ClusterUnavailable:
         why = str(error) or type(error).__name__
         return ClusterUnavailable(f"{method} {path}: no answer from {self._host} ({why}).")
 
 
-def _hang_up(response: aiohttp.ClientResponse) -> None:
+def _abort_stream(response: aiohttp.ClientResponse) -> None:
     """Abort an open stream. A normal close would wait for the server's TLS close message."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
@@ -191,7 +191,7 @@ def _encode(body: bytes | dict[str, Any] | list[Any] | None, content_type: str) 
     return msgspec.json.encode(body)
 
 
-def _refusal(
+def _refusal_error(
     method: str, path: str, response: aiohttp.ClientResponse, answer: bytes
 ) -> ClusterRefused | ClusterUnavailable:
     try:

@@ -36,7 +36,7 @@ class ApiSurvey:
                 return None
             raise
 
-    async def pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
+    async def list_pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
         """Yield the objects of a list. Raises ClusterUnavailable if it expires meanwhile."""
         token = ""
         while True:

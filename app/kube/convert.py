@@ -14,36 +14,42 @@ from msgspec.structs import replace
 
 from app.core import events, model, well_known
 from app.core.errors import InvalidInput
-from app.core.lifecycle.node_refusals import refusal
+from app.core.lifecycle.node_refusals import refusal_reason
 from app.core.podspec import resource_claims as devices
 from app.core.podspec.annotations import (
     checkpoint_interval,
     declared_runtime,
     may_be_evicted,
-    named_level,
+    named_placement,
     named_pools,
-    named_style,
+    named_topology,
     wanted_notice,
 )
 from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
-from app.core.podspec.gpu_memory import stated
+from app.core.podspec.gpu_memory import declared_memory
 from app.core.podspec.granted_claims import read_grants
-from app.core.podspec.pod_groups import LONGEST_NAME, NATIVE, Words, membership, starts_anew
-from app.core.podspec.size_limits import BOUNDS, RELEASED, excess
-from app.core.quantities import ManagedResources, amounts
+from app.core.podspec.pod_groups import (
+    LONGEST_NAME,
+    NATIVE,
+    GangMetadata,
+    membership,
+    restarts_gang,
+)
+from app.core.podspec.size_limits import BOUNDS, RELEASED, size_limit_message
+from app.core.quantities import ManagedResources, parse_amounts
 from app.k8s_types import objects
 from app.k8s_types.list_sizes import sizes_of
 from app.k8s_types.objects import PodObject
 from app.kube.convert_constraints import (
     read_affinity,
+    read_anti_affinity,
+    read_distance_rules,
     read_labels,
-    read_spacings,
     read_taints,
     read_tolerations,
-    read_walls,
 )
-from app.kube.hami import with_hami
-from app.kube.interning import Shared, name
+from app.kube.hami import add_hami_devices
+from app.kube.interning import InterningPool, name
 
 _PHASES = {
     "Running": model.Phase.RUNNING,
@@ -52,7 +58,7 @@ _PHASES = {
     "Failed": model.Phase.FINISHED,
 }
 
-_QUALITIES = {
+_QOS_CLASSES = {
     "BestEffort": model.QosClass.BEST_EFFORT,
     "Burstable": model.QosClass.BURSTABLE,
     "Guaranteed": model.QosClass.GUARANTEED,
@@ -70,11 +76,11 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
-MOST_SAID = 500
+MAX_MESSAGE_LENGTH = 500
 """Maximum number of stored characters of the scheduler's message."""
 
 
-Walls = tuple[AntiAffinityTerm, ...]
+AntiAffinity = tuple[AntiAffinityTerm, ...]
 
 
 class Pods:
@@ -83,39 +89,39 @@ class Pods:
     def __init__(self, managed: ManagedResources, exempt: frozenset[str]) -> None:
         self._managed = managed
         self._exempt = exempt
-        self._shared = Shared()
-        self._labels = Shared()
+        self._shared = InterningPool()
+        self._labels = InterningPool()
         """A separate cache: labels that differ per pod would displace the shared values."""
 
     def read(
         self, pod: PodObject, at: model.Millis
     ) -> events.PodObserved | events.UnmanagedPodObserved | None:
         """Return the event for a pod, or None if it is not relevant."""
-        demand = self._bounded(pod.demand())
-        if pod.metadata.namespace not in self._exempt and self._concerns_us(pod, demand):
+        demand = self._limit_resources(pod.demand())
+        if pod.metadata.namespace not in self._exempt and self._is_managed(pod, demand):
             return events.PodObserved(at, self._managed_pod(pod, demand))
-        node, group = pod.spec.node_name, _group(pod)
+        node, group = pod.spec.node_name, _native_group(pod)
         if not (node or group) or _phase(pod) is model.Phase.FINISHED:
             return None
-        shared = self._shared.mapping(demand)
+        shared = self._shared.intern_mapping(demand)
         uid, where = model.Uid(pod.metadata.uid), model.NodeName(name(node)) if node else None
-        walls = self._walls(pod)
+        walls = self._anti_affinity(pod)
         holder = (name(pod.metadata.namespace), pod.metadata.name) if walls else ("", "")
         return events.UnmanagedPodObserved(
-            at, model.UnmanagedPod(uid, where, shared, walls, holder, self._shared.value(group))
+            at, model.UnmanagedPod(uid, where, shared, walls, holder, self._shared.intern(group))
         )
 
-    def _walls(self, pod: PodObject) -> Walls:
+    def _anti_affinity(self, pod: PodObject) -> AntiAffinity:
         if pod.spec.affinity is None or pod.spec.affinity.pod_anti_affinity is None:
             return ()
         meta = pod.metadata
-        return self._shared.value(read_walls(pod.spec, meta.namespace, meta.labels or {}))
+        return self._shared.intern(read_anti_affinity(pod.spec, meta.namespace, meta.labels or {}))
 
-    def _concerns_us(self, pod: PodObject, demand: model.Amounts) -> bool:
+    def _is_managed(self, pod: PodObject, demand: model.Amounts) -> bool:
         """Return whether a pod is held. The amounts of its claims are not known yet."""
-        return self._managed.asked(demand) or _has_devices(pod, demand)
+        return self._managed.has_managed(demand) or _has_devices(pod, demand)
 
-    def _bounded(self, demand: model.Amounts) -> model.Amounts:
+    def _limit_resources(self, demand: model.Amounts) -> model.Amounts:
         """Return the resources to read: all of an ordinary pod, otherwise managed ones first."""
         if len(demand) <= MOST_RESOURCES:
             return demand
@@ -124,11 +130,13 @@ class Pods:
 
     def _managed_pod(self, pod: PodObject, demand: model.Amounts) -> model.Pod:
         is_held = any(each.name == well_known.GATE for each in pod.spec.scheduling_gates or ())
-        too_large = excess(sizes_of(pod), 1 if is_held else RELEASED)
-        walls = self._walls(pod)  # not cut: they affect other pods, and it is linear
-        return self._pod(_cut(pod) if too_large else pod, demand, walls, too_large)
+        too_large = size_limit_message(sizes_of(pod), 1 if is_held else RELEASED)
+        walls = self._anti_affinity(pod)  # not cut: they affect other pods, and it is linear
+        return self._pod(_without_long_lists(pod) if too_large else pod, demand, walls, too_large)
 
-    def _pod(self, pod: PodObject, demand: model.Amounts, walls: Walls, bound: str) -> model.Pod:
+    def _pod(
+        self, pod: PodObject, demand: model.Amounts, walls: AntiAffinity, bound: str
+    ) -> model.Pod:
         meta, spec, shared = pod.metadata, pod.spec, self._shared
         has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
@@ -140,56 +148,64 @@ class Pods:
             name=meta.name,
             user=_submitter(written),
             priority=spec.priority or 0,
-            since=shared.value(created(meta)),
-            demand=shared.mapping(demand),
-            gates=shared.value(tuple([name(each.name) for each in spec.scheduling_gates or ()])),
-            release=name(written.get(well_known.ANNOTATION_RELEASE, "")),
+            created_at=shared.intern(created(meta)),
+            demand=shared.intern_mapping(demand),
+            gates=shared.intern(tuple([name(each.name) for each in spec.scheduling_gates or ()])),
+            release_annotation=name(written.get(well_known.ANNOTATION_RELEASE, "")),
             node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
             pool=_pool(labels),
-            selector=shared.mapping(spec.node_selector or {}),
-            only=shared.value(only) if only is not None else None,
-            affinity=shared.value(affinity) if affinity is not None else None,
-            tolerations=shared.value(read_tolerations(spec.tolerations)),
-            spacings=shared.value(read_spacings(spec, meta.namespace, labels)),
-            pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
+            selector=shared.intern_mapping(spec.node_selector or {}),
+            node_names=shared.intern(only) if only is not None else None,
+            affinity=shared.intern(affinity) if affinity is not None else None,
+            tolerations=shared.intern(read_tolerations(spec.tolerations)),
+            distance_rules=shared.intern(read_distance_rules(spec, meta.namespace, labels)),
+            pools=shared.intern(tuple([model.PoolName(each) for each in named_pools(written)])),
             phase=_phase(pod),
             terminating=meta.deletion_timestamp is not None,
-            gone_by=_time("deletionTimestamp", meta.deletion_timestamp),
+            grace_ends=_time("deletionTimestamp", meta.deletion_timestamp),
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
             gang=name(gang.name),
             gang_size=gang.size,
-            gang_least=gang.least,
-            gang_part=name(gang.part),
-            preemption=name(spec.preemption_policy or model.PREEMPTS),
-            gang_anew=starts_anew(written),
+            gang_min_count=gang.min_count,
+            replicated_job=name(gang.replicated_job),
+            preemption_policy=name(spec.preemption_policy or model.PREEMPTS),
+            restart_gang=restarts_gang(written),
             failed=pod.status.phase == "Failed",
-            refused=refusal(pod.status.reason or "") if pod.status.phase == "Failed" else "",
-            owner=shared.value(_owner(meta)),
-            started=_time("startTime", pod.status.start_time),
-            max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
+            refusal_reason=refusal_reason(pod.status.reason or "")
+            if pod.status.phase == "Failed"
+            else "",
+            owner=shared.intern(_owner(meta)),
+            started_at=_time("startTime", pod.status.start_time),
+            max_runtime=shared.intern(_max_runtime(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
-            labels=_stored(labels, self._labels),
-            gpu_memory=stated(written),
-            quality=_QUALITIES.get(pod.status.qos_class or "", model.QosClass.BURSTABLE),
+            labels=_stored_labels(labels, self._labels),
+            gpu_memory=declared_memory(written),
+            qos_class=_QOS_CLASSES.get(pod.status.qos_class or "", model.QosClass.BURSTABLE),
             mirror=well_known.ANNOTATION_MIRROR in written,
-            freed_by=name(written.get(well_known.ANNOTATION_CHANGED_BY, "")),
+            gate_removed_by=name(written.get(well_known.ANNOTATION_CHANGED_BY, "")),
             claims=_claims(pod),
-            granted=read_grants(written.get(well_known.ANNOTATION_CLAIMS)) if has_devices else None,
-            plain=shared.mapping(demand) if has_devices else None,
-            style=named_style(written),
-            near=shared.value(named_level(written)),
-            bounds=shared.value(_bounds(spec.affinity)) if spec.affinity else model.NO_AFFINITY,
+            granted_claims=read_grants(written.get(well_known.ANNOTATION_CLAIMS))
+            if has_devices
+            else None,
+            container_requests=shared.intern_mapping(demand) if has_devices else None,
+            placement_strategy=named_placement(written),
+            topology=shared.intern(named_topology(written)),
+            affinity_presence=shared.intern(_affinity_presence(spec.affinity))
+            if spec.affinity
+            else model.NO_AFFINITY,
             too_large=bound,
-            walls=walls,
+            anti_affinity_terms=walls,
             scheduler=_foreign_scheduler(spec),
-            apart=_is_apart(spec),
-            said=None if spec.node_name or spec.scheduling_gates else _said(pod),
-            reclaim=shared.value(_reclaim_terms(written, spec)),
+            scheduler_may_be_silent=_may_be_silent(spec),
+            scheduler_condition=None
+            if spec.node_name or spec.scheduling_gates
+            else _scheduler_condition(pod),
+            reclaim_terms=shared.intern(_reclaim_terms(written, spec)),
         )
 
 
-def _cut(pod: PodObject) -> PodObject:
+def _without_long_lists(pod: PodObject) -> PodObject:
     """Return a pod that is too large without the lists that would cost memory and time."""
     spec, written = pod.spec, pod.metadata.annotations or {}
     ours = [each for each in spec.scheduling_gates or () if each.name == well_known.GATE]
@@ -224,7 +240,7 @@ def _pool(labels: Mapping[str, str]) -> model.PoolName | None:
     return model.PoolName(name(pool)) if pool else None
 
 
-def _is_apart(spec: objects.PodSpec) -> bool:
+def _may_be_silent(spec: objects.PodSpec) -> bool:
     """Return whether the scheduler may have a good reason to report nothing about the pod."""
     return bool(_foreign_scheduler(spec) or spec.resource_claims or spec.scheduling_group)
 
@@ -235,13 +251,13 @@ def _foreign_scheduler(spec: objects.PodSpec) -> str:
     return name(scheduler) if scheduler != DEFAULT_SCHEDULER else ""
 
 
-def _stored(labels: Mapping[str, str], shared: Shared) -> Mapping[str, str] | None:
+def _stored_labels(labels: Mapping[str, str], shared: InterningPool) -> Mapping[str, str] | None:
     """Return the labels of a pod that other pods may select, or None if they are too many."""
     read = read_labels(labels)
-    return None if read is None else shared.mapping(read)
+    return None if read is None else shared.intern_mapping(read)
 
 
-def _group(pod: PodObject) -> tuple[str, str] | None:
+def _native_group(pod: PodObject) -> tuple[str, str] | None:
     """Return the namespace and the gang name of the native PodGroup of a pod."""
     group = pod.spec.scheduling_group
     if group is None or not group.pod_group_name or len(group.pod_group_name) > LONGEST_NAME:
@@ -249,10 +265,10 @@ def _group(pod: PodObject) -> tuple[str, str] | None:
     return name(pod.metadata.namespace), NATIVE + group.pod_group_name
 
 
-def _words(pod: PodObject) -> Words:
+def _words(pod: PodObject) -> GangMetadata:
     meta, group = pod.metadata, pod.spec.scheduling_group
     named = (group.pod_group_name or "") if group else ""
-    return Words(meta.labels or {}, meta.annotations or {}, meta.job, named)
+    return GangMetadata(meta.labels or {}, meta.annotations or {}, meta.job, named)
 
 
 def _owner(meta: objects.OwnedMetadata) -> str:
@@ -266,21 +282,21 @@ def _owner(meta: objects.OwnedMetadata) -> str:
     return ""
 
 
-def _said(pod: PodObject) -> model.Said | None:
+def _scheduler_condition(pod: PodObject) -> model.SchedulerCondition | None:
     """Return the scheduler's condition of a pod without a gate and without a node, or None."""
     for each in pod.status.conditions or ():
         if each.type == "PodScheduled" and each.status == "False":
             if each.reason == "SchedulingGated":
                 return None  # the API server wrote that at creation
             message = "".join(
-                c if c.isprintable() else " " for c in (each.message or "")[:MOST_SAID]
+                c if c.isprintable() else " " for c in (each.message or "")[:MAX_MESSAGE_LENGTH]
             )
-            return model.Said(name((each.reason or "")[:100]), message)
+            return model.SchedulerCondition(name((each.reason or "")[:100]), message)
     return None
 
 
 def _has_devices(pod: PodObject, demand: model.Amounts) -> bool:
-    return bool(pod.spec.resource_claims) or devices.needs_counting(demand)
+    return bool(pod.spec.resource_claims) or devices.has_implicit_claims(demand)
 
 
 def _claims(pod: PodObject) -> tuple[model.ClaimRef, ...]:
@@ -309,8 +325,8 @@ def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved
         model.Node(
             name=model.NodeName(node.metadata.name),
             labels=node.metadata.labels or {},
-            allocatable=with_hami(
-                amounts(node.status.allocatable or {}), node.metadata.annotations or {}
+            allocatable=add_hami_devices(
+                parse_amounts(node.status.allocatable or {}), node.metadata.annotations or {}
             ),
             ready=ready and not node.spec.unschedulable,
             taints=read_taints(node.spec.taints),
@@ -319,7 +335,7 @@ def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved
     )
 
 
-def _bounds(affinity: objects.AffinitySpec) -> model.AffinityPresence:
+def _affinity_presence(affinity: objects.AffinitySpec) -> model.AffinityPresence:
     """Return which parents of node affinity exist."""
     nodes = affinity.node_affinity
     if nodes is None:
@@ -383,7 +399,7 @@ def _reclaim_end(written: str) -> model.Millis | None:
         return None
 
 
-def _longest_life(written: Mapping[str, str], deadline: int | None) -> model.Millis | None:
+def _max_runtime(written: Mapping[str, str], deadline: int | None) -> model.Millis | None:
     """Return the longest run time of a pod: the shorter of declaration and active deadline."""
     declared = declared_runtime(written)
     if deadline is None:

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from app.core import model
-from app.core.podspec.anti_affinity_terms import AntiAffinityTerm, coarse
+from app.core.podspec.anti_affinity_terms import AntiAffinityTerm, coarse_term
 from app.core.podspec.constraints import (
-    BARRING,
-    FOLLOWING,
+    EXCLUDING_EFFECTS,
     NAME_FIELD,
+    READINESS_TAINTS,
+    DistanceRuleKind,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     PodDistanceRule,
-    PodDistanceRules,
     RequiredAffinity,
     Taint,
     Toleration,
@@ -47,17 +47,20 @@ class _Self:
     labels: Mapping[str, str]
 
 
-def read_spacings(
+def read_distance_rules(
     spec: objects.PodSpec, namespace: str, labels: Mapping[str, str]
-) -> tuple[PodDistanceRules, ...]:
+) -> tuple[PodDistanceRule, ...]:
     """Return the rules that select the pod itself, without soft topology spread constraints."""
     if spec.affinity is None and not spec.topology_spread_constraints:
         return ()
     pod = _Self(namespace, labels)
     return tuple(
         sorted(
-            {*_of_affinity(spec.affinity, pod), *_of_spread(spec.topology_spread_constraints, pod)},
-            key=lambda each: (each.distance.name, each[1:]),
+            {
+                *_rules_of_affinity(spec.affinity, pod),
+                *_rules_of_spread(spec.topology_spread_constraints, pod),
+            },
+            key=lambda each: (each.kind.name, each[1:]),
         )
     )
 
@@ -69,7 +72,7 @@ def read_labels(labels: Mapping[str, str]) -> Mapping[str, str] | None:
     return labels if sum(map(len, (*labels, *labels.values()))) <= LONGEST_LABELS else None
 
 
-def read_walls(
+def read_anti_affinity(
     spec: objects.PodSpec, namespace: str, labels: Mapping[str, str]
 ) -> tuple[AntiAffinityTerm, ...]:
     """Return the required anti-affinity of a pod, as it affects other pods. Linear in its size."""
@@ -81,18 +84,18 @@ def read_walls(
         if term.label_selector is None:
             continue  # a missing selector matches no pod
         if len(found) < MOST_TERMS and _size(term) <= MOST_NAMES:
-            wall = _wall(term, pod)
+            wall = _anti_affinity_term(term, pod)
             found[wall.group] = wall
         elif len(rest) < MOST_TERMS or term.topology_key in rest:
             others = term.namespace_selector is not None or any(
                 each != namespace for each in term.namespaces or ()
             )
             rest[name(term.topology_key)] = others or rest.get(term.topology_key, False)
-    large = [coarse(key, frozenset((namespace,)), everywhere=e) for key, e in rest.items()]
+    large = [coarse_term(key, frozenset((namespace,)), everywhere=e) for key, e in rest.items()]
     return (*found.values(), *large)
 
 
-def _wall(term: objects.PodTerm, pod: _Self) -> AntiAffinityTerm:
+def _anti_affinity_term(term: objects.PodTerm, pod: _Self) -> AntiAffinityTerm:
     """Return one term. Unknown operators are ignored."""
     own = frozenset(map(name, term.namespaces or ()))
     chosen = term.namespace_selector
@@ -141,12 +144,14 @@ def _size(term: objects.PodTerm) -> int:
     return size
 
 
-def _of_affinity(affinity: objects.AffinitySpec | None, pod: _Self) -> Iterator[PodDistanceRules]:
+def _rules_of_affinity(
+    affinity: objects.AffinitySpec | None, pod: _Self
+) -> Iterator[PodDistanceRule]:
     if affinity is None:
         return
     for distance, rule in (
-        (PodDistanceRule.APART, affinity.pod_anti_affinity),
-        (PodDistanceRule.CLOSE, affinity.pod_affinity),
+        (DistanceRuleKind.APART, affinity.pod_anti_affinity),
+        (DistanceRuleKind.CLOSE, affinity.pod_affinity),
     ):
         terms = rule.required_during_scheduling_ignored_during_execution if rule else None
         for term in terms or ():
@@ -155,19 +160,19 @@ def _of_affinity(affinity: objects.AffinitySpec | None, pod: _Self) -> Iterator[
                 continue
             group = _group(term.label_selector, term.match_label_keys, pod)
             if group:
-                yield PodDistanceRules(distance, name(term.topology_key), group)
+                yield PodDistanceRule(distance, name(term.topology_key), group)
 
 
-def _of_spread(
+def _rules_of_spread(
     constraints: Iterable[objects.Spread] | None, pod: _Self
-) -> Iterator[PodDistanceRules]:
+) -> Iterator[PodDistanceRule]:
     for each in constraints or ():
         if each.when_unsatisfiable != "DoNotSchedule":
             continue
         group = _group(each.label_selector, each.match_label_keys, pod)
         if group:
-            yield PodDistanceRules(
-                PodDistanceRule.EVEN,
+            yield PodDistanceRule(
+                DistanceRuleKind.EVEN,
                 name(each.topology_key),
                 group,
                 each.max_skew,
@@ -196,7 +201,7 @@ def _group(selector: objects.LabelSelector | None, also: Iterable[str] | None, p
     rules |= {
         NodeSelectorRequirement(k, "In", (pod.labels[k],)) for k in also or () if k in pod.labels
     }
-    if not all(rule.holds(pod.labels) for rule in rules):
+    if not all(rule.matches(pod.labels) for rule in rules):
         return ""
     return name(json.dumps([pod.namespace, *sorted(rules)]))
 
@@ -221,7 +226,7 @@ def read_taints(written: Iterable[objects.TaintSpec] | None) -> tuple[Taint, ...
         sorted(
             Taint(name(each.key), each.value, name(each.effect))
             for each in written or ()
-            if each.effect in BARRING and each.key not in FOLLOWING
+            if each.effect in EXCLUDING_EFFECTS and each.key not in READINESS_TAINTS
         )
     )
 
@@ -240,7 +245,7 @@ def read_affinity(
     terms = read_node_terms(required)
     named: set[str] = set()
     for term in terms:  # terms are alternatives
-        found = _named(term)
+        found = _named_nodes(term)
         if found is None and term != NodeSelectorTerm():
             return None, terms
         named |= found or set()
@@ -266,7 +271,7 @@ def _requirements(
     )
 
 
-def _named(term: NodeSelectorTerm) -> set[str] | None:
+def _named_nodes(term: NodeSelectorTerm) -> set[str] | None:
     """Return the nodes that match all fields of a term, or None if it names no node."""
     found: set[str] | None = None
     for each in term.fields:

@@ -12,10 +12,10 @@ from fractions import Fraction
 from typing import TypeVar
 
 from app.core import events, model, well_known
-from app.core.durations import duration
+from app.core.durations import parse_duration
 from app.core.errors import InvalidInput
 from app.core.policy import DisruptionBudgets, Mode, Policy, Reclaim, WithinQueue
-from app.core.quantities import amount, amounts
+from app.core.quantities import parse_amount, parse_amounts
 from app.k8s_types import objects
 from app.kube.checkpoint_store import read_checkpoint
 from app.kube.convert import created
@@ -24,7 +24,7 @@ from app.kube.convert_constraints import read_tolerations
 POLICY = "default"
 """Name of the only valid Policy."""
 
-_GRAMMAR = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 _ONE = Fraction(1)
 _LEAST = model.Millis(1)
 
@@ -40,11 +40,11 @@ def read_tenant(tenant: objects.TenantObject, at: model.Millis) -> events.Tenant
         model.Tenant(
             name=model.TenantName(tenant.metadata.name),
             created=created(tenant.metadata),
-            weight=_read("weight", _decimal, spec.weight, _ONE),
+            weight=_read_field("weight", _decimal, spec.weight, _ONE),
             parent=model.TenantName(spec.parent) if spec.parent else None,
             namespaces=tuple(spec.namespaces or ()),
             user_weights={
-                model.UserName(user.name): _read(
+                model.UserName(user.name): _read_field(
                     f"weight of user {user.name}", _decimal, user.weight, _ONE
                 )
                 for user in spec.users or ()
@@ -58,7 +58,7 @@ def read_tenant(tenant: objects.TenantObject, at: model.Millis) -> events.Tenant
         ),
         tenant.status.pending,
         read_checkpoint(tenant.status.checkpoint),
-        by=changed_by(tenant.metadata),
+        changed_by=changed_by(tenant.metadata),
     )
 
 
@@ -72,9 +72,9 @@ def read_pool(pool: objects.PoolObject, at: model.Millis) -> events.PoolObserved
             selector=spec.node_selector or {},
             weights=_decimals("weights", spec.weights),
             overcommit=_decimals("overcommit", spec.overcommit),
-            placement=_read(
+            placement=_read_field(
                 "placement",
-                _word(model.PlacementStrategy),
+                _enum_reader(model.PlacementStrategy),
                 spec.placement,
                 model.PlacementStrategy.PACK,
             ),
@@ -86,8 +86,8 @@ def read_pool(pool: objects.PoolObject, at: model.Millis) -> events.PoolObserved
             generation=pool.metadata.generation,
             uid=pool.metadata.uid,
         ),
-        by=changed_by(pool.metadata),
-        offered=_offered(pool.status),
+        changed_by=changed_by(pool.metadata),
+        status_capacity=_reported_capacity(pool.status),
     )
 
 
@@ -99,24 +99,38 @@ def read_policy(policy: objects.PolicyObject, at: model.Millis) -> events.Policy
     return events.PolicyObserved(
         at,
         Policy(
-            history=_read("history", _decimal, spec.history, default.history),
-            half_life=_read("halfLife", _some_time, spec.half_life, default.half_life),
-            min_charge=_read("minCharge", duration, spec.min_charge, default.min_charge),
-            reserve_after=_read(
-                "reserveAfter", duration, spec.reserve_after, default.reserve_after
+            history=_read_field("history", _decimal, spec.history, default.history),
+            half_life=_read_field(
+                "halfLife", _positive_duration, spec.half_life, default.half_life
+            ),
+            min_charge=_read_field(
+                "minCharge", parse_duration, spec.min_charge, default.min_charge
+            ),
+            reserve_after=_read_field(
+                "reserveAfter", parse_duration, spec.reserve_after, default.reserve_after
             ),
             backfill=default.backfill if spec.backfill is None else spec.backfill,
-            reclaim=_read("reclaim", _word(Reclaim), spec.reclaim, default.reclaim),
-            within_queue=_read(
-                "withinQueue", _word(WithinQueue), spec.within_queue, default.within_queue
+            reclaim=_read_field("reclaim", _enum_reader(Reclaim), spec.reclaim, default.reclaim),
+            within_queue=_read_field(
+                "withinQueue", _enum_reader(WithinQueue), spec.within_queue, default.within_queue
             ),
-            min_runtime=_read("minRuntime", duration, spec.min_runtime, default.min_runtime),
-            max_reclaim_notice=_read(
-                "maxReclaimNotice", duration, spec.max_reclaim_notice, default.max_reclaim_notice
+            min_runtime=_read_field(
+                "minRuntime", parse_duration, spec.min_runtime, default.min_runtime
             ),
-            gang_timeout=_read("gangTimeout", duration, spec.gang_timeout, default.gang_timeout),
-            scheduling_timeout=_read(
-                "schedulingTimeout", duration, spec.scheduling_timeout, default.scheduling_timeout
+            max_reclaim_notice=_read_field(
+                "maxReclaimNotice",
+                parse_duration,
+                spec.max_reclaim_notice,
+                default.max_reclaim_notice,
+            ),
+            gang_timeout=_read_field(
+                "gangTimeout", parse_duration, spec.gang_timeout, default.gang_timeout
+            ),
+            scheduling_timeout=_read_field(
+                "schedulingTimeout",
+                parse_duration,
+                spec.scheduling_timeout,
+                default.scheduling_timeout,
             ),
             evict_unowned=(
                 default.evict_unowned if spec.evict_unowned is None else spec.evict_unowned
@@ -125,15 +139,15 @@ def read_policy(policy: objects.PolicyObject, at: model.Millis) -> events.Policy
             max_unowned_unbound=_at_least_one(
                 "maxUnownedUnbound", spec.max_unowned_unbound, default.max_unowned_unbound
             ),
-            mode=_read("mode", _word(Mode), spec.mode, default.mode),
-            disruption_budgets=_read(
+            mode=_read_field("mode", _enum_reader(Mode), spec.mode, default.mode),
+            disruption_budgets=_read_field(
                 "disruptionBudgets",
-                _word(DisruptionBudgets),
+                _enum_reader(DisruptionBudgets),
                 spec.disruption_budgets,
                 default.disruption_budgets,
             ),
         ),
-        by=changed_by(policy.metadata),
+        changed_by=changed_by(policy.metadata),
         has_mode=spec.mode is not None,
         uid=policy.metadata.uid,
     )
@@ -165,12 +179,12 @@ def _memory(written: str | int | float | None) -> int | None:
     if written is None:
         return None
     try:
-        return amount("memory", written) or None
+        return parse_amount("memory", written) or None
     except InvalidInput as error:
         raise InvalidInput(f"gpuMemory: {error}") from error
 
 
-def _offered(status: objects.PoolStatus) -> model.Amounts | None:
+def _reported_capacity(status: objects.PoolStatus) -> model.Amounts | None:
     """Return the capacity that a leader wrote in the status, or None if missing or invalid."""
     if status.capacity is None:
         return None
@@ -189,7 +203,7 @@ def _quota(quota: objects.QuotaObject) -> model.Quota:
 
 def _amounts(what: str, written: objects.Quantities | None) -> model.Amounts:
     try:
-        read = amounts(written or {})
+        read = parse_amounts(written or {})
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error}") from error
     for resource, value in read.items():
@@ -200,12 +214,12 @@ def _amounts(what: str, written: objects.Quantities | None) -> model.Amounts:
 
 def _decimals(what: str, written: Mapping[str, str] | None) -> dict[model.Resource, Fraction]:
     return {
-        model.Resource(name): _read(f"{what}[{name}]", _decimal, text, _ONE)
+        model.Resource(name): _read_field(f"{what}[{name}]", _decimal, text, _ONE)
         for name, text in (written or {}).items()
     }
 
 
-def _read(what: str, reader: Callable[[str], T], text: str | None, default: T) -> T:
+def _read_field(what: str, reader: Callable[[str], T], text: str | None, default: T) -> T:
     """Return the parsed field, or `default` if absent. Raises InvalidInput, naming the field."""
     if text is None:
         return default
@@ -217,17 +231,17 @@ def _read(what: str, reader: Callable[[str], T], text: str | None, default: T) -
 
 def _decimal(text: str) -> Fraction:
     # Check first: Fraction also accepts exponents, which can fill all memory.
-    if not _GRAMMAR.fullmatch(text):
+    if not _DECIMAL.fullmatch(text):
         raise InvalidInput(f"{text[:40]!r} is not a decimal number such as 2 or 0.5.")
     return Fraction(text)
 
 
-def _some_time(text: str) -> model.Millis:
+def _positive_duration(text: str) -> model.Millis:
     """Return a duration that is not zero, because it is a divisor. The minimum replaces 0."""
-    return max(duration(text), _LEAST)
+    return max(parse_duration(text), _LEAST)
 
 
-def _word(kind: type[E]) -> Callable[[str], E]:
+def _enum_reader(kind: type[E]) -> Callable[[str], E]:
     def read(text: str) -> E:
         try:
             return kind(text)

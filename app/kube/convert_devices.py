@@ -12,11 +12,11 @@ from app.core import events, model
 from app.core.errors import InvalidInput
 from app.core.podspec import devices, resource_claims
 from app.core.podspec.constraints import Toleration
-from app.core.quantities import amount
+from app.core.quantities import parse_amount
 from app.k8s_types import device_objects as objects
 from app.k8s_types.scheduling import NodeTerms
 from app.kube.convert_constraints import read_node_terms, read_taints, read_tolerations
-from app.kube.interning import Shared, name, size_of
+from app.kube.interning import InterningPool, name, size_of
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that kube-scheduler made for extended resources of a pod (KEP-5004). The
@@ -33,7 +33,7 @@ TOLERATE_ALL = (Toleration(operator="Exists"),)
 
 KINDS = ("int", "bool", "string", "version")
 
-_shared = Shared()
+_shared = InterningPool()
 
 
 def read_claim(claim: objects.ResourceClaimObject, at: model.Millis) -> events.ClaimObserved:
@@ -53,15 +53,17 @@ def read_claim(claim: objects.ResourceClaimObject, at: model.Millis) -> events.C
             any(each.kind == "PodGroup" for each in owners),
             uid=model.Uid(meta.uid),
             terminating=meta.deletion_timestamp is not None,
-            of_extended=bool(pods) and EXTENDED in (meta.annotations or {}),
-            allocated=None if allocation is None else _results(allocation),
-            protected=resource_claims.FINALIZER in (meta.finalizers or ()),
-            version=meta.resource_version,
+            is_of_extended_resources=bool(pods) and EXTENDED in (meta.annotations or {}),
+            allocated_devices=None if allocation is None else _allocated_devices(allocation),
+            has_finalizer=resource_claims.FINALIZER in (meta.finalizers or ()),
+            resource_version=meta.resource_version,
         ),
     )
 
 
-def _results(allocation: objects.AllocationResult) -> tuple[resource_claims.AllocatedDevice, ...]:
+def _allocated_devices(
+    allocation: objects.AllocationResult,
+) -> tuple[resource_claims.AllocatedDevice, ...]:
     return tuple(
         resource_claims.AllocatedDevice(
             name(each.request),
@@ -108,7 +110,7 @@ def _without_conditions(
 
 def _expressions(selectors: Iterable[objects.DeviceSelector] | None) -> tuple[str, ...]:
     """Return the expressions of selectors. A selector of an unknown kind matches no device."""
-    return _shared.value(
+    return _shared.intern(
         tuple([each.cel.expression if each.cel else "false" for each in selectors or ()])
     )
 
@@ -129,7 +131,7 @@ def read_class(device_class: objects.DeviceClassObject, at: model.Millis) -> eve
 def read_slice(found: objects.ResourceSliceObject, at: model.Millis) -> events.SliceObserved:
     """Return the event for a ResourceSlice."""
     spec = found.spec
-    reach = _reach(spec.node_name, spec.node_selector, every=spec.all_nodes)
+    reach = _node_reach(spec.node_name, spec.node_selector, every=spec.all_nodes)
     return events.SliceObserved(
         at,
         devices.ResourceSlice(
@@ -144,7 +146,9 @@ def read_slice(found: objects.ResourceSliceObject, at: model.Millis) -> events.S
                 for each in spec.devices or ()
             ),
             tuple(
-                devices.CounterUse(name(counters.name), name(key), amount(COUNTER, each.value))
+                devices.CounterUse(
+                    name(counters.name), name(key), parse_amount(COUNTER, each.value)
+                )
                 for counters in spec.shared_counters or ()
                 for key, each in sorted((counters.counters or {}).items())
             ),
@@ -153,15 +157,17 @@ def read_slice(found: objects.ResourceSliceObject, at: model.Millis) -> events.S
 
 
 def _device(written: objects.DeviceObject, driver: str, *, own_reach: bool) -> devices.Device:
-    reach = _reach(written.node_name, written.node_selector, every=written.all_nodes)
+    reach = _node_reach(written.node_name, written.node_selector, every=written.all_nodes)
     return devices.Device(
         name(written.name),
-        _shared.value(tuple(_shared.value(each) for each in _facts(written, driver))),
-        _shared.value(read_taints(written.taints)),
+        _shared.intern(tuple(_shared.intern(each) for each in _attributes(written, driver))),
+        _shared.intern(read_taints(written.taints)),
         reach if own_reach else None,
-        _shared.value(
+        _shared.intern(
             tuple(
-                devices.CounterUse(name(use.counter_set), name(key), amount(COUNTER, each.value))
+                devices.CounterUse(
+                    name(use.counter_set), name(key), parse_amount(COUNTER, each.value)
+                )
                 for use in written.consumes_counters or ()
                 for key, each in sorted((use.counters or {}).items())
             )
@@ -170,26 +176,26 @@ def _device(written: objects.DeviceObject, driver: str, *, own_reach: bool) -> d
     )
 
 
-def _facts(written: objects.DeviceObject, driver: str) -> Iterator[devices.Attribute]:
+def _attributes(written: objects.DeviceObject, driver: str) -> Iterator[devices.Attribute]:
     for key, value in sorted((written.attributes or {}).items()):
         single = (value.integer, value.boolean, value.string, value.version)
         several = (value.integers, value.booleans, value.strings, value.versions)
         for kind, one, more in zip(KINDS, single, several, strict=True):
             if one is not None:
-                yield devices.Attribute(*_qualified(key, driver), kind, one)
+                yield devices.Attribute(*_qualified_name(key, driver), kind, one)
             elif more is not None:
-                yield devices.Attribute(*_qualified(key, driver), f"{kind}s", tuple(more))
+                yield devices.Attribute(*_qualified_name(key, driver), f"{kind}s", tuple(more))
     for key, each in sorted((written.capacity or {}).items()):
-        yield devices.Attribute(*_qualified(key, driver), "quantity", str(each.value))
+        yield devices.Attribute(*_qualified_name(key, driver), "quantity", str(each.value))
 
 
-def _qualified(key: str, driver: str) -> tuple[str, str]:
+def _qualified_name(key: str, driver: str) -> tuple[str, str]:
     """Return the domain and the name. The domain of the driver is the default."""
     domain, slash, short = key.partition("/")
     return (name(domain), name(short)) if slash else (name(driver), name(key))
 
 
-def _reach(node: str | None, selector: NodeTerms | None, *, every: bool) -> devices.NodeReach:
+def _node_reach(node: str | None, selector: NodeTerms | None, *, every: bool) -> devices.NodeReach:
     if node:
         return devices.NodeReach(model.NodeName(name(node)))
     if selector is not None:

@@ -24,8 +24,8 @@ from app.core.podspec.pod_groups import (
 from app.core.quantities import ManagedResources
 from app.core.well_known import ANNOTATION_GANG
 from app.k8s_types.deep_json import Decoder
-from app.k8s_types.objects import Change, ListPage, Metadata, PodSpec
-from app.k8s_types.scheduling import Uninspected, Wire
+from app.k8s_types.objects import ListPage, Metadata, PodSpec, WatchEvent
+from app.k8s_types.scheduling import CountedObject, KubeStruct
 from app.kube.convert import created
 from app.kube.informer.watched_kind import WatchedKind
 
@@ -39,43 +39,43 @@ NATIVE_GROUPS = tuple(f"/apis/scheduling.k8s.io/{each}/podgroups" for each in NA
 COMPOSITE_GROUPS = "/apis/scheduling.k8s.io/v1alpha3/compositepodgroups"
 
 
-class PodTemplate(Wire, frozen=True):
+class PodTemplate(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
 
 
-class JobSpec(Wire, frozen=True):
+class JobSpec(KubeStruct, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
     template: PodTemplate = PodTemplate()
 
 
-class JobStatus(Wire, frozen=True):
+class JobStatus(KubeStruct, frozen=True):
     succeeded: int = 0
 
 
-class JobObject(Wire, frozen=True):
+class JobObject(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
 
-class JobTemplate(Wire, frozen=True):
+class JobTemplate(KubeStruct, frozen=True):
     spec: JobSpec = JobSpec()
 
 
-class ReplicatedJob(Wire, frozen=True):
+class ReplicatedJob(KubeStruct, frozen=True):
     name: str = ""
     replicas: int = 1
     template: JobTemplate = JobTemplate()
-    depends_on: list[Uninspected] | None = None
+    depends_on: list[CountedObject] | None = None
 
 
-class StartupPolicy(Wire, frozen=True):
+class StartupPolicy(KubeStruct, frozen=True):
     startup_policy_order: str = ""
 
 
-class JobSetSpec(Wire, frozen=True):
+class JobSetSpec(KubeStruct, frozen=True):
     replicated_jobs: list[ReplicatedJob] | None = None
     startup_policy: StartupPolicy = StartupPolicy()
 
@@ -86,20 +86,20 @@ class JobSetSpec(Wire, frozen=True):
         return depends or self.startup_policy.startup_policy_order == IN_ORDER
 
 
-class JobSet(Wire, frozen=True):
+class JobSet(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: JobSetSpec = JobSetSpec()
 
 
-class GangPolicy(Wire, frozen=True):
+class GangPolicy(KubeStruct, frozen=True):
     min_count: int = 1
 
 
-class GroupPolicy(Wire, frozen=True):
+class GroupPolicy(KubeStruct, frozen=True):
     gang: GangPolicy | None = None
 
 
-class GroupSpec(Wire, frozen=True):
+class GroupSpec(KubeStruct, frozen=True):
     """The fields that PodGroups and CompositePodGroups share."""
 
     parent_composite_pod_group_name: str | None = None
@@ -113,16 +113,16 @@ class PodGroupSpec(GroupSpec, frozen=True):
     scheduling_policy: GroupPolicy = GroupPolicy()
 
 
-class PodGroup(Wire, frozen=True):
+class PodGroup(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodGroupSpec = PodGroupSpec()
 
 
-class CompositeGangPolicy(Wire, frozen=True):
+class CompositeGangPolicy(KubeStruct, frozen=True):
     min_group_count: int = 1
 
 
-class CompositePolicy(Wire, frozen=True):
+class CompositePolicy(KubeStruct, frozen=True):
     gang: CompositeGangPolicy = CompositeGangPolicy()
 
 
@@ -130,7 +130,7 @@ class CompositeGroupSpec(GroupSpec, frozen=True):
     scheduling_policy: CompositePolicy = CompositePolicy()
 
 
-class CompositeGroup(Wire, frozen=True):
+class CompositeGroup(KubeStruct, frozen=True):
     metadata: Metadata = Metadata()
     spec: CompositeGroupSpec = CompositeGroupSpec()
 
@@ -141,14 +141,14 @@ class Groups:
     def __init__(self, managed: ManagedResources) -> None:
         self._managed = managed
 
-    def job(self, job: JobObject, at: Millis) -> GroupObserved | None:
+    def read_job(self, job: JobObject, at: Millis) -> GroupObserved | None:
         """Return the gang of a Job, or None if its pods are not held or do not request a gang."""
-        if not self._asks(job.spec.template):
+        if not self._requests_gang(job.spec.template):
             return None
         spec, succeeded = job.spec, job.status.succeeded
-        return _observed(at, job.metadata, JOB, _size(spec), spec.completions, succeeded)
+        return _group_event(at, job.metadata, JOB, _size(spec), spec.completions, succeeded)
 
-    def job_set(self, job_set: JobSet, at: Millis) -> GroupObserved | None:
+    def read_job_set(self, job_set: JobSet, at: Millis) -> GroupObserved | None:
         """Return the gang of a JobSet: all its held pods that request a gang. None without any.
 
         If it starts its replicated jobs one after another, each replicated job is a gang.
@@ -156,28 +156,31 @@ class Groups:
         parts = [
             (each.name, each.replicas * _size(each.template.spec))
             for each in job_set.spec.replicated_jobs or ()
-            if self._asks(each.template.spec.template)
+            if self._requests_gang(each.template.spec.template)
         ]
         size, meta = sum(size for _, size in parts), job_set.metadata
         if not size:
             return None
-        observed = _observed(at, meta, JOB_SET, size)
+        observed = _group_event(at, meta, JOB_SET, size)
         if not job_set.spec.is_sequenced:
             return observed
         sizes = tuple((name, _bounded(size)) for name, size in parts)
-        return replace(observed, group=replace(observed.group, parts=sizes, since=created(meta)))
+        return replace(
+            observed,
+            group=replace(observed.group, replicated_jobs=sizes, waiting_since=created(meta)),
+        )
 
-    def _asks(self, template: PodTemplate) -> bool:
+    def _requests_gang(self, template: PodTemplate) -> bool:
         asked = (template.metadata.annotations or {}).get(ANNOTATION_GANG, "").strip()
         if asked != OF_THE_JOB:
             return False
         demand = template.spec.demand()
-        return bool(template.spec.resource_claims) or self._managed.asked(demand)
+        return bool(template.spec.resource_claims) or self._managed.has_managed(demand)
 
 
 def read_pod_group(group: PodGroup, at: Millis) -> GroupObserved:
     """Return the gang of a PodGroup of the coscheduling plugin."""
-    return _with_minimum(at, group.metadata, COSCHEDULING, group.spec.min_member)
+    return _minimum_event(at, group.metadata, COSCHEDULING, group.spec.min_member)
 
 
 def read_native_group(group: PodGroup, at: Millis) -> GroupObserved:
@@ -189,8 +192,10 @@ def read_native_group(group: PodGroup, at: Millis) -> GroupObserved:
     parent = _parent(group.spec.parent_composite_pod_group_name)
     preemption = group.spec.preemption_policy
     if gang is None and not parent:
-        return GroupObserved(at, GangDeclaration(meta.namespace, NATIVE + meta.name, 1, apart=True))
-    return _with_minimum(at, meta, NATIVE, gang.min_count if gang else 1, parent, preemption)
+        return GroupObserved(
+            at, GangDeclaration(meta.namespace, NATIVE + meta.name, 1, is_released_singly=True)
+        )
+    return _minimum_event(at, meta, NATIVE, gang.min_count if gang else 1, parent, preemption)
 
 
 def read_composite_group(group: CompositeGroup, at: Millis) -> GroupObserved:
@@ -198,14 +203,14 @@ def read_composite_group(group: CompositeGroup, at: Millis) -> GroupObserved:
     spec = group.spec
     least = spec.scheduling_policy.gang.min_group_count
     parent = _parent(spec.parent_composite_pod_group_name)
-    return _with_minimum(at, group.metadata, COMPOSITE, least, parent, spec.preemption_policy)
+    return _minimum_event(at, group.metadata, COMPOSITE, least, parent, spec.preemption_policy)
 
 
 def _parent(written: str | None) -> str:
     return written if written and len(written) <= LONGEST_NAME else ""
 
 
-def kinds(
+def gang_size_kinds(
     managed: ManagedResources,
 ) -> tuple[
     WatchedKind[JobObject],
@@ -220,32 +225,32 @@ def kinds(
             WatchedSource.JOBS,
             JOBS,
             Decoder(ListPage[JobObject]),
-            Decoder(Change[JobObject]),
+            Decoder(WatchEvent[JobObject]),
             Decoder(JobObject),
             key=_key,
-            read=read.job,
-            gone=_gone(JOB),
+            read=read.read_job,
+            deletion_event=_deletion_event(JOB),
         ),
         WatchedKind(
             WatchedSource.JOB_SETS,
             JOB_SETS,
             Decoder(ListPage[JobSet]),
-            Decoder(Change[JobSet]),
+            Decoder(WatchEvent[JobSet]),
             Decoder(JobSet),
             key=_key,
-            read=read.job_set,
-            gone=_gone(JOB_SET),
+            read=read.read_job_set,
+            deletion_event=_deletion_event(JOB_SET),
             optional=True,
         ),
         WatchedKind(
             WatchedSource.COMPOSITE_GROUPS,
             COMPOSITE_GROUPS,
             Decoder(ListPage[CompositeGroup]),
-            Decoder(Change[CompositeGroup]),
+            Decoder(WatchEvent[CompositeGroup]),
             Decoder(CompositeGroup),
             key=_key,
             read=read_composite_group,
-            gone=_gone(COMPOSITE),
+            deletion_event=_deletion_event(COMPOSITE),
             optional=True,
         ),
         _pod_groups(WatchedSource.POD_GROUPS, (POD_GROUPS,), read_pod_group, COSCHEDULING),
@@ -259,7 +264,11 @@ def _pod_groups(
     read: Callable[[PodGroup, Millis], GroupObserved],
     prefix: str,
 ) -> WatchedKind[PodGroup]:
-    page, change, item = Decoder(ListPage[PodGroup]), Decoder(Change[PodGroup]), Decoder(PodGroup)
+    page, change, item = (
+        Decoder(ListPage[PodGroup]),
+        Decoder(WatchEvent[PodGroup]),
+        Decoder(PodGroup),
+    )
     first, *others = paths
     return WatchedKind(
         source,
@@ -269,7 +278,7 @@ def _pod_groups(
         item,
         _key,
         read,
-        _gone(prefix),
+        _deletion_event(prefix),
         optional=True,
         other_paths=tuple(others),
     )
@@ -281,7 +290,7 @@ def _size(spec: JobSpec) -> int:
     return most if spec.completions is None else min(most, spec.completions)
 
 
-def _observed(
+def _group_event(
     at: Millis,
     meta: Metadata,
     prefix: str,
@@ -298,7 +307,7 @@ def _bounded(size: int) -> int:
     return size if 1 <= size <= LARGEST_GANG else 1
 
 
-def _with_minimum(
+def _minimum_event(
     at: Millis,
     meta: Metadata,
     prefix: str,
@@ -311,14 +320,14 @@ def _with_minimum(
         meta.namespace,
         prefix + meta.name,
         UNBOUNDED,
-        least=_bounded(least),
+        min_count=_bounded(least),
         parent=parent,
-        preemption=preemption,
+        preemption_policy=preemption,
     )
     return GroupObserved(at, declared)
 
 
-def _gone(prefix: str) -> Callable[[str, Millis], GroupGone]:
+def _deletion_event(prefix: str) -> Callable[[str, Millis], GroupGone]:
     def gone(key: str, at: Millis) -> GroupGone:
         namespace, name = key.split("/", 1)
         return GroupGone(at, namespace, prefix + name)

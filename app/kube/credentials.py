@@ -77,7 +77,7 @@ class ApiServer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def in_pod(environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ApiServer:
+def api_server_in_pod(environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ApiServer:
     """Return the API server for the service account of this pod. Raises InvalidSettings."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")

@@ -20,7 +20,7 @@ from typing import Any
 
 from app.core.errors import InvalidQuantity
 from app.core.podspec.devices import Attribute, Device
-from app.core.quantities import CPU, amount
+from app.core.quantities import CPU, parse_amount
 
 log = logging.getLogger("fairgate.kube")
 
@@ -28,9 +28,9 @@ MOST_ANSWERS = 20_000
 """Maximum number of cached answers."""
 MOST_PROGRAMS = 1_000
 """Maximum number of compiled expressions. Users write expressions in claims."""
-LONGEST = 10 * 1024
+MAX_EXPRESSION_BYTES = 10 * 1024
 """Longest expression in bytes. The API server accepts no longer one."""
-LONGEST_OF_USERS = 2_000
+MAX_USER_EXPRESSION = 2_000
 """Longest expression of a user that is evaluated, in characters."""
 BURST_S = 0.5
 """Most seconds of CPU for expressions of users at once."""
@@ -87,7 +87,7 @@ class DeviceSelectors:
         device does not have.
         """
         program = self._program(expression)
-        key = (program.number, f"{driver}/{device.is_shared}", program.read_of(device))
+        key = (program.number, f"{driver}/{device.is_shared}", program.attributes_read(device))
         if key in self._answers:
             self._answers.move_to_end(key)
             return self._answers[key]
@@ -116,7 +116,7 @@ class DeviceSelectors:
 
     def _compile(self, expression: str) -> Any:
         """Return the compiled expression, or None if this library cannot compile it."""
-        if len(expression) > LONGEST:
+        if len(expression) > MAX_EXPRESSION_BYTES:
             return None
         if self._environment is None:
             self._environment = _new_environment()
@@ -141,7 +141,7 @@ class _Program:
         self._reads_all = bool(_OPEN.search(expression))
         self._text = expression
 
-    def read_of(self, device: Device) -> tuple[Attribute, ...]:
+    def attributes_read(self, device: Device) -> tuple[Attribute, ...]:
         """Return the attributes of a device that decide the answer."""
         if self._reads_all:
             return device.facts
@@ -155,7 +155,7 @@ class _Program:
         capacity: dict[str, dict[str, Any]] = {domain: {} for domain in self._domains}
         for fact in device.facts:
             where = capacity if fact.kind == QUANTITY else attributes
-            where.setdefault(fact.domain, {})[fact.name] = _value(fact)
+            where.setdefault(fact.domain, {})[fact.name] = _cel_value(fact)
         data = {
             "driver": driver,
             "attributes": attributes,
@@ -177,7 +177,7 @@ def _is_costly(expression: str) -> bool:
     value can be in a sum, a list or a map twice, which is bound in turn: 2 000 characters make a
     value that takes hours to compare.
     """
-    if len(expression) > LONGEST_OF_USERS or "//" in expression or "`" in expression:
+    if len(expression) > MAX_USER_EXPRESSION or "//" in expression or "`" in expression:
         return True  # a comment or a quoted name could hide a function
     called = set(_CALL.findall(expression))
     if not all(map(_CHEAP.fullmatch, called)) or (
@@ -211,7 +211,7 @@ class _TimeBudget:
         self._left -= self._cpu_clock() - self._began
 
 
-def _value(fact: Attribute) -> Any:
+def _cel_value(fact: Attribute) -> Any:
     if fact.kind == QUANTITY:
         return _quantity(str(fact.value))
     if fact.kind == "version":
@@ -223,7 +223,7 @@ def _value(fact: Attribute) -> Any:
 
 def _quantity(text: str) -> Mapping[str, int]:
     try:
-        return {QUANTITY: amount(CPU, text)}  # in thousandths, the precision of the API
+        return {QUANTITY: parse_amount(CPU, text)}  # in thousandths, the precision of the API
     except InvalidQuantity as error:
         raise ValueError(str(error)) from error
 

@@ -22,7 +22,7 @@ from app.k8s_types import objects
 from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
 
-FEW = 16
+PAGE_SIZE = 16
 """Budgets per page of a list. Each may have more than a megabyte."""
 
 MOST_BUDGETS = 1000
@@ -32,19 +32,19 @@ DEFAULT_GRACE = 30
 """Grace period in seconds of a pod that states no other."""
 
 
-class BudgetSpec(objects.Wire, frozen=True):
+class BudgetSpec(objects.KubeStruct, frozen=True):
     selector: objects.LabelSelector | None = None
     min_available: int | str | None = None
     max_unavailable: int | str | None = None
 
 
-class BudgetStatus(objects.Wire, frozen=True):
+class BudgetStatus(objects.KubeStruct, frozen=True):
     disruptions_allowed: int = 0
     expected_pods: int = 0
     observed_generation: int = 0
 
 
-class BudgetObject(objects.Wire, frozen=True):
+class BudgetObject(objects.KubeStruct, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
@@ -68,12 +68,12 @@ def read_budget(budget: BudgetObject, at: Millis) -> BudgetObserved:
     )
 
 
-class BudgetChecker(objects.Wire, frozen=True):
+class BudgetChecker(objects.KubeStruct, frozen=True):
     metadata: objects.ListMeta = objects.ListMeta()
     items: tuple[BudgetObject, ...] | None = None
 
 
-class BudgetStatusObject(objects.Wire, frozen=True):
+class BudgetStatusObject(objects.KubeStruct, frozen=True):
     conditions: list[objects.ConditionObject] | None = None
 
 
@@ -81,11 +81,11 @@ class GuardedMetadata(objects.Metadata, frozen=True):
     deletion_grace_period_seconds: int | None = None
 
 
-class GuardedSpec(objects.Wire, frozen=True):
+class GuardedSpec(objects.KubeStruct, frozen=True):
     termination_grace_period_seconds: int | None = None
 
 
-class Guarded(objects.Wire, frozen=True):
+class BudgetedPod(objects.KubeStruct, frozen=True):
     """The fields of a pod that budgets and evictions depend on."""
 
     metadata: GuardedMetadata = GuardedMetadata()
@@ -93,24 +93,26 @@ class Guarded(objects.Wire, frozen=True):
     status: BudgetStatusObject = BudgetStatusObject()
 
     @property
-    def grace(self) -> int:
+    def grace_seconds(self) -> int:
         """Return its grace period in seconds: that of its deletion if it is terminating."""
         begun = self.metadata.deletion_grace_period_seconds
         own = self.spec.termination_grace_period_seconds
         return begun if begun is not None else DEFAULT_GRACE if own is None else own
 
     @property
-    def counts(self) -> bool:
+    def counts_against_budget(self) -> bool:
         """Return whether its eviction counts against a budget: it is ready and not terminating."""
         ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
         return ready and self.metadata.deletion_timestamp is None
 
 
 _budgets = Decoder(BudgetChecker)
-_pod = Decoder(Guarded)
+_pod = Decoder(BudgetedPod)
 
 
-async def read_guarded(client: Client, path: str, uid: Uid, timeout: float) -> Guarded | None:
+async def read_guarded_pod(
+    client: Client, path: str, uid: Uid, timeout: float
+) -> BudgetedPod | None:
     """Return the pod with this uid, or None if it is gone. Raises ClusterError."""
     try:
         found = _pod.decode(await client.request("GET", path, timeout=timeout))
@@ -123,26 +125,28 @@ async def read_guarded(client: Client, path: str, uid: Uid, timeout: float) -> G
     return found if found.metadata.uid == uid else None
 
 
-async def overdrawn(
-    client: Client, pods: Iterable[tuple[PodRef, Guarded]], timeout: float
+async def find_overdrawn(
+    client: Client, pods: Iterable[tuple[PodRef, BudgetedPod]], timeout: float
 ) -> dict[Uid, str]:
     """Return the pods with a budget that forbids the eviction of all `pods`, each with the reason.
 
     Raises ClusterError.
     """
-    by_namespace: defaultdict[str, list[tuple[PodRef, Guarded]]] = defaultdict(list)
+    by_namespace: defaultdict[str, list[tuple[PodRef, BudgetedPod]]] = defaultdict(list)
     for ref, pod in pods:
-        if pod.counts:
+        if pod.counts_against_budget:
             by_namespace[ref.namespace].append((ref, pod))
     found: dict[Uid, str] = {}
     for namespace, members in by_namespace.items():
         if len(members) > 1:  # the dry run has checked a single pod
-            async for budget in _each(client, namespace, timeout):
-                found |= _beyond(budget, members)
+            async for budget in _read_budgets(client, namespace, timeout):
+                found |= _refused_by_budget(budget, members)
     return found
 
 
-def _beyond(budget: BudgetObject, members: list[tuple[PodRef, Guarded]]) -> dict[Uid, str]:
+def _refused_by_budget(
+    budget: BudgetObject, members: list[tuple[PodRef, BudgetedPod]]
+) -> dict[Uid, str]:
     selector = budget.spec.selector
     if selector is None:
         return {}
@@ -150,7 +154,7 @@ def _beyond(budget: BudgetObject, members: list[tuple[PodRef, Guarded]]) -> dict
     chosen = [
         ref.uid
         for ref, pod in members
-        if all(rule.holds(pod.metadata.labels or {}) for rule in rules)
+        if all(rule.matches(pod.metadata.labels or {}) for rule in rules)
     ]
     allowed = max(0, budget.status.disruptions_allowed)
     why = (
@@ -170,10 +174,12 @@ def _rules(selector: objects.LabelSelector) -> tuple[NodeSelectorRequirement, ..
     return disruption_budget.selects(selector.match_labels, tuple(rules))
 
 
-async def _each(client: Client, namespace: str, timeout: float) -> AsyncIterator[BudgetObject]:
+async def _read_budgets(
+    client: Client, namespace: str, timeout: float
+) -> AsyncIterator[BudgetObject]:
     """Yield the budgets of a namespace, `MOST_BUDGETS` at most, one page in memory at a time."""
     path = f"/apis/policy/v1/namespaces/{quote(namespace, safe='')}/poddisruptionbudgets"
-    read, more = 0, [("limit", str(FEW))]
+    read, more = 0, [("limit", str(PAGE_SIZE))]
     while read < MOST_BUDGETS:
         answer = await client.request("GET", path, query=more, timeout=timeout)
         try:
@@ -185,4 +191,4 @@ async def _each(client: Client, namespace: str, timeout: float) -> AsyncIterator
         read += len(page.items or ())
         if not page.metadata.continue_:
             return
-        more = [("limit", str(FEW)), ("continue", page.metadata.continue_)]
+        more = [("limit", str(PAGE_SIZE)), ("continue", page.metadata.continue_)]

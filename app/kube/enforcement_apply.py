@@ -15,9 +15,9 @@ from app.kube.client import APPLY, JSON, Client, Query
 from app.kube.enforcement_spec import (
     PATHS,
     Object,
+    content_field,
+    desired_metadata,
     differences,
-    field,
-    identity,
 )
 
 HELM = "helm"
@@ -40,7 +40,7 @@ class Restorer:
         self._client = client
         self._owner = owner
 
-    async def live(self, path: str) -> Object | None:
+    async def read_live(self, path: str) -> Object | None:
         """Return the live object, or None if it does not exist. Raises ClusterError."""
         try:
             return _decoded(path, await self._client.request("GET", path))
@@ -49,7 +49,7 @@ class Restorer:
                 return None
             raise
 
-    async def normal(self, document: Object) -> Object:
+    async def normalize(self, document: Object) -> Object:
         """Return the document as the API server would store it, with all defaults.
 
         Raises ClusterError, also if the document is invalid.
@@ -59,7 +59,7 @@ class Restorer:
             "apiVersion": document["apiVersion"],
             "kind": kind,
             "metadata": {"name": NORMAL_FORM},
-            field(kind): document[field(kind)],
+            content_field(kind): document[content_field(kind)],
         }
         path = f"{PATHS[kind]}/{NORMAL_FORM}"
         stored = await self._apply(path, body, dry_run=True)
@@ -67,40 +67,45 @@ class Restorer:
             raise ClusterError(
                 f"Somebody made a {kind} {NORMAL_FORM}, a name Fairgate keeps free; delete it."
             )
-        return {**body, "metadata": identity(document), field(kind): stored[field(kind)]}
+        return {
+            **body,
+            "metadata": desired_metadata(document),
+            content_field(kind): stored[content_field(kind)],
+        }
 
-    async def put_back(self, path: str, live: Object | None, wanted: Object) -> Object | None:
+    async def restore(self, path: str, live: Object | None, wanted: Object) -> Object | None:
         """Write an object as wanted, and return it. Return None if Fairgate is being uninstalled.
 
         Fairgate applies its own fields, then replaces the object if fields of others remain. An
-        object that was changed or deleted since `live` was read is neither changed nor created: the
-        API server returns 409. A deleted object is created again only while the ClusterRole of the
-        webhook exists. The ClusterRole owns it: if the ClusterRole is deleted too, in any order and
-        by any tool, the garbage collector deletes the object. Raises ClusterError.
+        object that was changed or deleted since `read_live` was read is neither changed nor
+        created: the API server returns 409. A deleted object is created again only while the
+        ClusterRole of the webhook exists. The ClusterRole owns it: if the ClusterRole is deleted
+        too, in any order and by any tool, the garbage collector deletes the object. Raises
+        ClusterError.
         """
-        owners = self._kept_owners(live) or await self._owners()
+        owners = self._present_owners(live) or await self._role_owners()
         if live is None and not owners:
             return None
         meta = {**wanted["metadata"], **({"ownerReferences": owners} if owners else {})}
         if live is not None:
             meta |= {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
-        return await self._make(path, live, {**wanted, "metadata": meta})
+        return await self._apply_or_replace(path, live, {**wanted, "metadata": meta})
 
-    def _kept_owners(self, live: Object | None) -> list[Object]:
+    def _present_owners(self, live: Object | None) -> list[Object]:
         """Return the references of a live object to the ClusterRole."""
         present = live["metadata"].get("ownerReferences") if live is not None else None
         ours = ("ClusterRole", self._owner)
         return [each for each in present or () if (each["kind"], each["name"]) == ours]
 
-    async def _owners(self) -> list[Object]:
+    async def _role_owners(self) -> list[Object]:
         """Return an owner reference to the ClusterRole, empty if it does not exist."""
-        role = await self.live(f"{OWNERS}/{self._owner}")
+        role = await self.read_live(f"{OWNERS}/{self._owner}")
         if role is None or role["metadata"].get("deletionTimestamp"):
             return []
         kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
         return [{**kind, "name": self._owner, "uid": role["metadata"]["uid"]}]
 
-    async def _make(self, path: str, live: Object | None, wanted: Object) -> Object:
+    async def _apply_or_replace(self, path: str, live: Object | None, wanted: Object) -> Object:
         try:
             written = await self._apply(path, wanted)
         except ClusterRefused as error:
@@ -120,7 +125,7 @@ class Restorer:
         A second owner of fields would keep them when they are no longer applied, and a second
         owner of helm's fields would cause conflicts in the next upgrade.
         """
-        at = field(wanted["kind"])
+        at = content_field(wanted["kind"])
         query = [("fieldManager", OURS)]
         body = {**live, at: wanted[at]}
         written = await self._write("PUT", path, query, body)

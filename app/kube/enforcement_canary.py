@@ -13,8 +13,13 @@ from dataclasses import dataclass
 
 from app.core.errors import ClusterError
 from app.kube.client import Client
-from app.kube.enforcement_probes import EnforcementProbes, HoleFound, Layer, Stop
-from app.kube.event_recorder import Alarm
+from app.kube.enforcement_probes import (
+    BlockingObject,
+    EnforcementLayer,
+    EnforcementProbes,
+    HoleFound,
+)
+from app.kube.event_recorder import EnforcementAlarm
 from app.ports.metrics import EnforcementMetrics
 
 log = logging.getLogger("fairgate.kube")
@@ -25,16 +30,16 @@ RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True)
-class Haste:
+class ProofTiming:
     """Timing of the proof after a restore, in seconds, and the maximum number of attempts."""
 
-    first: float = 2.0
+    first_pause: float = 2.0
     """An API server applies a change within about a second. The old rule might answer earlier."""
-    again: float = 1.0
+    retry_pause: float = 1.0
     tries: int = 15
 
 
-NORMAL = Haste()
+NORMAL = ProofTiming()
 
 
 class Canary:
@@ -51,10 +56,10 @@ class Canary:
         is_applied: Callable[[], bool],
         observing: Callable[[], bool],
         meters: EnforcementMetrics,
-        alarm: Alarm,
+        alarm: EnforcementAlarm,
         publish: Callable[[Mapping[str, str]], Awaitable[None]],
         checks: Sequence[str] = (HOLD, CREATE, RELEASE),
-        haste: Haste = NORMAL,
+        haste: ProofTiming = NORMAL,
     ) -> None:
         """`managed`: resource patterns. Probes do not run while `observing`.
 
@@ -70,33 +75,33 @@ class Canary:
         self._alarm = alarm
         self._publish = publish
         self._holes: dict[str, str] = {}
-        self._haste = haste
-        self._made = made = EnforcementProbes(client, managed)
-        trials: Mapping[str, Callable[[], Awaitable[Stop]]] = {
-            HOLD: made.hold,
-            CREATE: made.create,
-            RELEASE: made.release,
+        self._timing = haste
+        self._probes = made = EnforcementProbes(client, managed)
+        trials: Mapping[str, Callable[[], Awaitable[BlockingObject]]] = {
+            HOLD: made.probe_hold,
+            CREATE: made.probe_create,
+            RELEASE: made.probe_release,
         }
-        self._trials = {check: trials[check] for check in checks}
-        self._well: dict[str, bool] = {}
-        self._usual: dict[str, Stop] = {}
+        self._checks = {check: trials[check] for check in checks}
+        self._last_results: dict[str, bool] = {}
+        self._usual_stops: dict[str, BlockingObject] = {}
         """What blocked each probe in normal operation. There are two layers, so a block by the
         second layer does not prove that the first one works.
         """
-        self._latest: dict[str, Stop] = {}
-        self._hurried = asyncio.Event()
+        self._latest_stops: dict[str, BlockingObject] = {}
+        self._proof_requested = asyncio.Event()
 
-    def hurry(self) -> None:
+    def probe_soon(self) -> None:
         """Request a proof soon, because an object was restored."""
-        self._hurried.set()
+        self._proof_requested.set()
 
-    async def unreached(self) -> str:
+    async def unreachable_reason(self) -> str:
         """Return why a new pod is not held; "" if it is, so the API server reaches a replica.
 
         Raises ClusterError if that could not be tried.
         """
         try:
-            await self._made.hold()
+            await self._probes.probe_hold()
         except HoleFound as error:
             return str(error)
         return ""
@@ -106,65 +111,66 @@ class Canary:
         while True:
             try:
                 async with asyncio.timeout(self._seconds):
-                    await self._hurried.wait()
+                    await self._proof_requested.wait()
             except TimeoutError:
                 if self._observing() or self._is_applied():
-                    self._learn(await self.probe_all())
+                    self._learn_usual_layers(await self.probe_all())
             else:
-                await self.prove()
+                await self.prove_enforcement()
 
-    async def prove(self) -> bool:
+    async def prove_enforcement(self) -> bool:
         """Probe until the usual layer blocks every probe. Return whether it did."""
         began = time.monotonic()
-        self._hurried.clear()
-        pause = self._haste.first
-        found: dict[str, Stop] = {}
-        for _ in range(self._haste.tries):
+        self._proof_requested.clear()
+        pause = self._timing.first_pause
+        found: dict[str, BlockingObject] = {}
+        for _ in range(self._timing.tries):
             await asyncio.sleep(pause)
-            if self._hurried.is_set():  # another restore, which must take effect as well
-                self._hurried.clear()
-                pause = self._haste.first
+            if self._proof_requested.is_set():  # another restore, which must take effect as well
+                self._proof_requested.clear()
+                pause = self._timing.first_pause
                 continue
-            pause = self._haste.again
+            pause = self._timing.retry_pause
             found = await self.probe_all()
             if self._observing():
                 return False
-            if self._proves(found):
+            if self._is_proof(found):
                 facts = {check: str(stop) for check, stop in found.items()}
                 seconds = round(time.monotonic() - began, 3)
                 log.info("enforcement is proven", extra={"seconds": seconds, "by": facts})
-                self._usual |= found
+                self._usual_stops |= found
                 return True
         facts = {check: str(stop) for check, stop in found.items()}
         log.warning("enforcement is not proven", extra={"by": facts})
         return False
 
-    def _proves(self, found: Mapping[str, Stop]) -> bool:
+    def _is_proof(self, found: Mapping[str, BlockingObject]) -> bool:
         """Return whether every probe was blocked, and not by the second layer instead."""
-        if found.keys() != self._trials.keys():
+        if found.keys() != self._checks.keys():
             return False
         return all(
-            stop.layer is Layer.POLICY or self._usual.get(check, stop).layer is stop.layer
+            stop.layer is EnforcementLayer.POLICY
+            or self._usual_stops.get(check, stop).layer is stop.layer
             for check, stop in found.items()
         )
 
-    def _learn(self, found: dict[str, Stop]) -> None:
+    def _learn_usual_layers(self, found: dict[str, BlockingObject]) -> None:
         """Store a blocking layer as the usual one after two equal results. An upgrade may drop a
         layer, and the second layer may have replaced the first just once.
         """
         for check, stop in found.items():
-            if check not in self._usual or self._latest.get(check) == stop:
-                self._usual[check] = stop
-        self._latest = found
+            if check not in self._usual_stops or self._latest_stops.get(check) == stop:
+                self._usual_stops[check] = stop
+        self._latest_stops = found
 
-    async def probe_all(self) -> dict[str, Stop]:
+    async def probe_all(self) -> dict[str, BlockingObject]:
         """Run each probe once and report its result. Return what blocked the probes."""
-        found: dict[str, Stop] = {}
-        for check, trial in self._trials.items():
+        found: dict[str, BlockingObject] = {}
+        for check, trial in self._checks.items():
             if self._observing():
-                self._well.pop(check, None)
+                self._last_results.pop(check, None)
                 self._holes.pop(check, None)
-                self._meters.checked(check, None)
+                self._meters.set_check_result(check, None)
                 continue
             try:
                 found[check] = await trial()
@@ -185,11 +191,11 @@ class Canary:
             self._holes.pop(check, None)
         else:
             self._holes[check] = hole
-        self._meters.checked(check, well)
-        if self._well.get(check, True) == well:
-            self._well[check] = well
+        self._meters.set_check_result(check, well)
+        if self._last_results.get(check, True) == well:
+            self._last_results[check] = well
             return
-        self._well[check] = well
+        self._last_results[check] = well
         if hole is None:
             log.info("enforcement holds again", extra={"check": check})
             return

@@ -17,7 +17,7 @@ from app.kube.enforcement_spec import (
     CONFIG_MAP,
     Object,
     Ref,
-    identity,
+    desired_metadata,
     read_documents,
     read_mode,
 )
@@ -49,7 +49,7 @@ class EnforcementMap:
         self._observing = observing
         self._default_mode = default_mode
         self._on_change = on_change
-        self._found: Object | None = None
+        self._last_read: Object | None = None
         self._restoring = asyncio.Lock()
         self.documents: Documents = {}
         """The documents as last read. A change replaces the whole dict."""
@@ -57,7 +57,7 @@ class EnforcementMap:
     @property
     def is_known(self) -> bool:
         """Return whether it was read once."""
-        return self._found is not None
+        return self._last_read is not None
 
     async def read(self) -> bool:
         """Read the ConfigMap. Return whether it changed. A missing ConfigMap is restored.
@@ -66,27 +66,27 @@ class EnforcementMap:
         """
         path = f"{self.collection}/{CONFIG_MAP}"
         with contextlib.suppress(InvalidInput):
-            return self._accept(await self._restorer.live(path))
+            return self._accept_contents(await self._restorer.read_live(path))
         async with self._restoring:  # the other objects of a round find the same
-            found = await self._restorer.live(path)
+            found = await self._restorer.read_live(path)
             try:
-                return self._accept(found)
+                return self._accept_contents(found)
             except InvalidInput as error:
                 await self._restore(path, found, str(error))
                 return False
 
-    def _accept(self, found: Object | None) -> bool:
+    def _accept_contents(self, found: Object | None) -> bool:
         """Enforce the contents of the ConfigMap. Return whether they changed.
 
         Raises InvalidInput if it is missing or invalid.
         """
         data = found.get("data") if found is not None else None
-        if found is not None and self._found is not None and data == self._found["data"]:
-            self._found = found
+        if found is not None and self._last_read is not None and data == self._last_read["data"]:
+            self._last_read = found
             return False
         documents, mode = read_documents(data), read_mode(data)
         assert found is not None, "what is not there holds no documents"
-        self._found = found
+        self._last_read = found
         self._default_mode(mode)
         before, self.documents = self.documents, documents
         self._on_change(before)
@@ -94,17 +94,19 @@ class EnforcementMap:
 
     async def _restore(self, path: str, found: Object | None, why: str) -> None:
         """Restore a missing or invalid ConfigMap, if its contents are known."""
-        if self._found is None:
+        if self._last_read is None:
             raise ClusterError(f"{why} Nothing is kept in force until then.")
         if found is None and self._observing():
             return
         wanted = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": identity(self._found),
-            "data": self._found["data"],
+            "metadata": desired_metadata(self._last_read),
+            "data": self._last_read["data"],
         }
-        if await self._restorer.put_back(path, found, wanted) is None:
-            self._reports.removed(f"ConfigMap {CONFIG_MAP}")
+        if await self._restorer.restore(path, found, wanted) is None:
+            self._reports.report_removal(f"ConfigMap {CONFIG_MAP}")
             return
-        self._reports.restored(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
+        self._reports.report_restore(
+            Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED]
+        )

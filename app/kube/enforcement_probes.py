@@ -37,7 +37,7 @@ _RULE = re.compile(r"""ValidatingAdmissionPolicy '([^']+)'|admission webhook "([
 _pod = Decoder(objects.PodObject)
 
 
-class Layer(Enum):
+class EnforcementLayer(Enum):
     """The two layers of enforcement."""
 
     POLICY = "policy"
@@ -45,17 +45,17 @@ class Layer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class BlockingObject:
     """The policy or webhook that blocked a probe."""
 
-    layer: Layer
+    layer: EnforcementLayer
     name: str
 
     def __str__(self) -> str:
         return f"{self.layer.value} {self.name}"
 
 
-HOLDS = Stop(Layer.WEBHOOK, "hold.fairgate.io")
+HOLD_WEBHOOK = BlockingObject(EnforcementLayer.WEBHOOK, "hold.fairgate.io")
 
 
 class HoleFound(Exception):
@@ -71,18 +71,18 @@ class EnforcementProbes:
     def __init__(self, client: Client, managed: Sequence[str]) -> None:
         """`managed`: resource patterns."""
         self._client = client
-        self._resource = resource(managed)
+        self._resource = probe_resource(managed)
 
-    async def hold(self) -> Stop:
+    async def probe_hold(self) -> BlockingObject:
         """Check that a pod with a managed resource would be stored with Fairgate's gate."""
-        made = await self._created(self._body(), dry_run=True)
-        if GATE not in gates(made):
+        made = await self._create_pod(self._pod_body(), dry_run=True)
+        if GATE not in gate_names(made):
             raise HoleFound(f"a pod that asks for {self._resource} is not held by {GATE}.")
-        return HOLDS
+        return HOLD_WEBHOOK
 
-    async def create(self) -> Stop:
+    async def probe_create(self) -> BlockingObject:
         """Check that a pod for another scheduler is refused, held or not."""
-        body = self._body()
+        body = self._pod_body()
         body["spec"]["schedulerName"] = SCHEDULER
         try:
             await self._client.request("POST", PODS, query=[("dryRun", "All")], body=body)
@@ -94,13 +94,13 @@ class EnforcementProbes:
                 ) from error
             return rule
         except ClusterUnavailable as error:
-            raise _unanswered(error) from error
+            raise _outage_error(error) from error
         raise HoleFound(f"a pod of scheduler {SCHEDULER} can be made; no rule refused it.")
 
-    async def release(self) -> Stop:
+    async def probe_release(self) -> BlockingObject:
         """Check that Fairgate's gate cannot be removed from the probe's pod."""
-        held = await self._held()
-        at = f"/spec/schedulingGates/{gates(held).index(GATE)}"
+        held = await self._ensure_held_pod()
+        at = f"/spec/schedulingGates/{gate_names(held).index(GATE)}"
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": held.metadata.uid},
             {"op": "test", "path": f"{at}/name", "value": GATE},
@@ -120,7 +120,7 @@ class EnforcementProbes:
             f"users who may edit pods can remove {GATE}; no policy or webhook refused it."
         )
 
-    async def _held(self) -> objects.PodObject:
+    async def _ensure_held_pod(self) -> objects.PodObject:
         """Return the probe's pod. Create it if it is missing, or again if it has lost the gate."""
         path = f"{PODS}/{POD}"
         try:
@@ -128,8 +128,8 @@ class EnforcementProbes:
         except ClusterRefused as error:
             if error.status != 404:
                 raise
-            found = await self._created(self._body(OWN_GATE), dry_run=False)
-        if GATE in gates(found):
+            found = await self._create_pod(self._pod_body(OWN_GATE), dry_run=False)
+        if GATE in gate_names(found):
             return found
         body = {"preconditions": {"uid": found.metadata.uid}, "gracePeriodSeconds": 0}
         await self._client.request("DELETE", path, body=body)
@@ -138,7 +138,7 @@ class EnforcementProbes:
             "somebody took it off; a new one is made."
         )
 
-    async def _created(self, body: dict[str, Any], *, dry_run: bool) -> objects.PodObject:
+    async def _create_pod(self, body: dict[str, Any], *, dry_run: bool) -> objects.PodObject:
         """Create a pod. Raises ClusterError, also if another replica was first."""
         query = [("dryRun", "All")] if dry_run else []
         try:
@@ -148,9 +148,9 @@ class EnforcementProbes:
                 raise
             raise HoleFound(f"no pod can be made in {NAMESPACE}: {error}") from error
         except ClusterUnavailable as error:
-            raise _unanswered(error) from error
+            raise _outage_error(error) from error
 
-    def _body(self, *own_gates: str) -> dict[str, Any]:
+    def _pod_body(self, *own_gates: str) -> dict[str, Any]:
         """Return a pod that satisfies every Pod Security Standard."""
         container = {
             "name": "none",
@@ -178,18 +178,18 @@ class EnforcementProbes:
         }
 
 
-def resource(managed: Sequence[str]) -> str:
+def probe_resource(managed: Sequence[str]) -> str:
     """Return a managed resource: an exact name if there is one, else a name for a pattern."""
     exact = [each for each in managed if not each.endswith("*")]
     return exact[0] if exact else managed[0].removesuffix("*") + "canary"
 
 
-def gates(pod: objects.PodObject) -> list[str]:
+def gate_names(pod: objects.PodObject) -> list[str]:
     """Return the names of a pod's scheduling gates."""
     return [gate.name for gate in pod.spec.scheduling_gates or ()]
 
 
-def _denied_by(error: ClusterRefused, *, expected: tuple[int, ...]) -> Stop | None:
+def _denied_by(error: ClusterRefused, *, expected: tuple[int, ...]) -> BlockingObject | None:
     """Return the policy or webhook that refused. A refusal by RBAC proves no rule: return None.
 
     Raises the error itself if its status means that the probe did not run.
@@ -197,13 +197,17 @@ def _denied_by(error: ClusterRefused, *, expected: tuple[int, ...]) -> Stop | No
     said = str(error)
     found = _RULE.search(said) if _DENIED in said else None
     if found:
-        return Stop(Layer.POLICY, found[1]) if found[1] else Stop(Layer.WEBHOOK, found[2])
+        return (
+            BlockingObject(EnforcementLayer.POLICY, found[1])
+            if found[1]
+            else BlockingObject(EnforcementLayer.WEBHOOK, found[2])
+        )
     if error.status in expected:
         raise error
     return None
 
 
-def _unanswered(error: ClusterUnavailable) -> Exception:
+def _outage_error(error: ClusterUnavailable) -> Exception:
     """Return the error for an outage: HoleFound if a webhook is down, else the error itself."""
     if _UNANSWERED not in str(error):
         return error

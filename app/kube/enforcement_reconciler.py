@@ -20,15 +20,15 @@ from app.kube.enforcement_reports import DELETED, EnforcementReports
 from app.kube.enforcement_spec import (
     Object,
     Ref,
+    content_field,
+    desired_metadata,
+    desired_object,
     differences,
-    field,
     has_other_writer,
-    identity,
-    in_force,
     is_denying,
-    only_ca,
+    shared_ca,
 )
-from app.kube.enforcement_timing import AT_ONCE, TRIES, WatchdogTiming
+from app.kube.enforcement_timing import CONCURRENCY, TRIES, WatchdogTiming
 
 log = logging.getLogger("fairgate.kube")
 
@@ -56,29 +56,29 @@ class ObjectReconciler:
         self._restorer = restorer
         self._map = enforcement_map
         self._reports = reports
-        self._pace = pace
+        self._timing = pace
         self._observing = observing
         self._is_ours = is_ours
         self._check_all = check_all
-        self._look_again = look_again
+        self._check_again_after = look_again
         self.may_deny = False
         """Whether objects may deny: one of them does already, or a replica was reached."""
-        self.seen: set[Ref] = set()
+        self.seen_refs: set[Ref] = set()
         """Objects that existed once, or that may not be created because of an uninstall."""
-        self._normal: dict[Ref, Object] = {}
-        self._other_ca: dict[Ref, float] = {}
+        self._normal_forms: dict[Ref, Object] = {}
+        self._other_ca_since: dict[Ref, float] = {}
         """Objects with the CA of another replica, and since when."""
-        self._agreed: dict[Ref, Object] = {}
+        self._last_agreed: dict[Ref, Object] = {}
         """Each live object when it was last found as wanted."""
-        self._sent: dict[Ref, Object] = {}
+        self._unanswered_writes: dict[Ref, Object] = {}
         """Objects of writes without an answer. The API server may still store them."""
 
-    def forget(self, before: Documents) -> None:
+    def drop_changed_documents(self, before: Documents) -> None:
         """Drop the state of all objects whose documents have changed or gone since `before`."""
         documents = self._map.documents
         same = {ref for ref, each in documents.items() if before.get(ref) == each}
-        self._normal = {ref: each for ref, each in self._normal.items() if ref in same}
-        for kept in (self._agreed, self._sent):
+        self._normal_forms = {ref: each for ref, each in self._normal_forms.items() if ref in same}
+        for kept in (self._last_agreed, self._unanswered_writes):
             for ref in kept.keys() - documents.keys():
                 del kept[ref]
 
@@ -94,18 +94,18 @@ class ObjectReconciler:
 
         `is_newest`: no replica can have a later CA. `is_fresh`: its normal form was just read.
         """
-        backoff = ServerBackoff(self._pace.again[0])
+        backoff = ServerBackoff(self._timing.backoff[0])
         for attempt in range(TRIES):
             try:
-                await self._compare(ref, ca, is_newest, is_fresh)
+                await self._reconcile_once(ref, ca, is_newest, is_fresh)
             except WriteUnanswered as error:  # read it again: it may be written
                 if attempt + 1 == TRIES:
                     raise
-                self._reports.failed(str(ref), error)
-                await asyncio.sleep(backoff.after(error))
+                self._reports.record_failure(str(ref), error)
+                await asyncio.sleep(backoff.next_delay(error))
             except ClusterRefused as error:
                 is_fresh = False
-                self._normal.pop(ref, None)  # it may be outdated
+                self._normal_forms.pop(ref, None)  # it may be outdated
                 if error.status != 409 or attempt + 1 == TRIES:  # changed since it was read
                     raise
             else:
@@ -113,18 +113,18 @@ class ObjectReconciler:
 
     async def normalize(self, refs: Iterable[Ref], ca: bytes) -> set[Ref]:
         """Read the unknown normal forms of documents with live objects. Return those documents."""
-        wanted = [ref for ref in refs if ref not in self._normal]
-        seats = asyncio.Semaphore(AT_ONCE)
+        wanted = [ref for ref in refs if ref not in self._normal_forms]
+        seats = asyncio.Semaphore(CONCURRENCY)
 
         async def read(ref: Ref) -> None:
             async with seats:
                 with contextlib.suppress(ClusterError):  # `reconcile` tries again
-                    live = await self._live(ref)
+                    live = await self._read_live(ref)
                     if live is not None:
-                        self._normal[ref] = await self._normal_form(ref, live, ca)
+                        self._normal_forms[ref] = await self._normal_form(ref, live, ca)
 
         await asyncio.gather(*map(read, wanted))
-        return {ref for ref in wanted if ref in self._normal}
+        return {ref for ref in wanted if ref in self._normal_forms}
 
     async def _normal_form(self, ref: Ref, live: Object, ca: bytes) -> Object:
         """Return the document as the API server would store it. Raises ClusterError.
@@ -133,116 +133,129 @@ class ObjectReconciler:
         defaults, so no dry run is needed. A dry run costs the API server 50 to 600 ms of CPU,
         because it compiles every expression.
         """
-        plain, found = self._plain(ref), only_ca(live) or ca
-        if any(not differences(live, in_force(plain, found, denies)) for denies in (True, False)):
+        plain, found = self._document(ref), shared_ca(live) or ca
+        if any(
+            not differences(live, desired_object(plain, found, denies)) for denies in (True, False)
+        ):
             return plain
-        return await self._restorer.normal(self._map.documents[ref])
+        return await self._restorer.normalize(self._map.documents[ref])
 
-    def _plain(self, ref: Ref) -> Object:
+    def _document(self, ref: Ref) -> Object:
         """Return the document as the chart has it, which usually has all defaults."""
         document = self._map.documents[ref]
-        return {**document, "metadata": identity(document)}
+        return {**document, "metadata": desired_metadata(document)}
 
-    async def _compare(self, ref: Ref, ca: bytes, is_newest: bool, is_fresh: bool) -> None:
+    async def _reconcile_once(self, ref: Ref, ca: bytes, is_newest: bool, is_fresh: bool) -> None:
         documents = self._map.documents
         if ref not in documents:
             return  # the chart was upgraded since the list of objects was read
-        live = await self._live(ref)
+        live = await self._read_live(ref)
         if self._map.documents is not documents:
             return
-        denies = self._denies()
+        denies = self._may_deny_now()
         if live is not None:
-            known = self._normal.get(ref)
-            if known is not None and self._agrees(ref, live, in_force(known, ca, denies)):
+            known = self._normal_forms.get(ref)
+            if known is not None and self._record_if_equal(
+                ref, live, desired_object(known, ca, denies)
+            ):
                 return
-        elif self._observing() and ref in self._agreed:
+        elif self._observing() and ref in self._last_agreed:
             return  # somebody deleted it in mode Observe
         # The API server may have new defaults, and the chart may have been upgraded. A missing
         # object is restored at once from the known state, and created from the document.
         if live is None:
-            self._normal.setdefault(ref, self._plain(ref))
-        elif not is_fresh or ref not in self._normal:
+            self._normal_forms.setdefault(ref, self._document(ref))
+        elif not is_fresh or ref not in self._normal_forms:
             normal = await self._normal_form(ref, live, ca)
             if self._map.documents is not documents:
                 return
-            self._normal[ref] = normal
-        wanted = in_force(self._normal[ref], ca, denies)
-        if live is not None and self._agrees(ref, live, wanted):
+            self._normal_forms[ref] = normal
+        wanted = desired_object(self._normal_forms[ref], ca, denies)
+        if live is not None and self._record_if_equal(ref, live, wanted):
             return
         if await self._map.read() or self._map.documents is not documents:
             return  # all objects will be checked again
-        by_us = self._was_agreed(ref, live) or self._is_new(ref, live, ca)
+        by_us = self._is_own_difference(ref, live) or self._is_new(ref, live, ca)
         if not by_us and await self._is_ahead(ref, live, denies):
             if not is_newest:
                 return
             by_us = True  # another replica wrote it earlier
         try:
-            written = await self._restorer.put_back(ref.path, live, wanted)
+            written = await self._restorer.restore(ref.path, live, wanted)
         except WriteUnanswered:
-            self._sent[ref] = wanted
+            self._unanswered_writes[ref] = wanted
             raise
-        self._sent.pop(ref, None)
-        self.seen.add(ref)
+        self._unanswered_writes.pop(ref, None)
+        self.seen_refs.add(ref)
         if written is None:
-            self._reports.removed(str(ref))
+            self._reports.report_removal(str(ref))
             return
         is_shared = live is None and has_other_writer(written, OURS)
         if is_shared:
-            self._agreed.pop(ref, None)  # somebody created it first, maybe with other fields
+            self._last_agreed.pop(ref, None)  # somebody created it first, maybe with other fields
         else:
-            at = field(ref.kind)
-            self._agreed[ref] = {**wanted, at: written[at]}  # with the defaults of the API server
-        self._other_ca.pop(ref, None)
+            at = content_field(ref.kind)
+            self._last_agreed[ref] = {
+                **wanted,
+                at: written[at],
+            }  # with the defaults of the API server
+        self._other_ca_since.pop(ref, None)
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            self._reports.restored(ref, live, differences(live, wanted) if live else [DELETED])
+            self._reports.report_restore(
+                ref, live, differences(live, wanted) if live else [DELETED]
+            )
         if is_shared:
-            await self._compare(ref, ca, is_newest, is_fresh=False)
+            await self._reconcile_once(ref, ca, is_newest, is_fresh=False)
 
-    async def _live(self, ref: Ref) -> Object | None:
+    async def _read_live(self, ref: Ref) -> Object | None:
         """Return the live object. If it denies, all objects may. Raises ClusterError."""
-        live = await self._restorer.live(ref.path)
+        live = await self._restorer.read_live(ref.path)
         if live is not None:
-            self.seen.add(ref)
+            self.seen_refs.add(ref)
             if not self.may_deny and is_denying(live):
                 self.allow_denial()
         return live
 
-    def _denies(self) -> bool:
+    def _may_deny_now(self) -> bool:
         """Return whether objects deny now, except those that always do."""
         return self.may_deny and not self._observing()
 
-    def _agrees(self, ref: Ref, live: Object, wanted: Object) -> bool:
+    def _record_if_equal(self, ref: Ref, live: Object, wanted: Object) -> bool:
         if differences(live, wanted):
             return False
-        self._agreed[ref] = wanted
-        self._sent.pop(ref, None)
-        self._other_ca.pop(ref, None)
+        self._last_agreed[ref] = wanted
+        self._unanswered_writes.pop(ref, None)
+        self._other_ca_since.pop(ref, None)
         return True
 
     async def _is_ahead(self, ref: Ref, live: Object | None, denies: bool) -> bool:
         """Return whether only the CA differs, because another replica has a newer one."""
-        other = only_ca(live) if live is not None else None
+        other = shared_ca(live) if live is not None else None
         if live is None or other is None:
             return False
-        if differences(live, in_force(self._normal[ref], other, denies)):
+        if differences(live, desired_object(self._normal_forms[ref], other, denies)):
             return False
-        left = self._other_ca.setdefault(ref, time.monotonic()) + self._pace.ca - time.monotonic()
+        left = (
+            self._other_ca_since.setdefault(ref, time.monotonic())
+            + self._timing.ca_wait
+            - time.monotonic()
+        )
         try:
             if left <= 0 or not await self._is_ours(other):
                 return False
         except FairgateError as error:  # without an answer the CA is not trusted
             log.warning("another CA cannot be judged", extra={"why": str(error)})
             return False
-        self._look_again(left)
+        self._check_again_after(left)
         return True
 
-    def _was_agreed(self, ref: Ref, live: Object | None) -> bool:
+    def _is_own_difference(self, ref: Ref, live: Object | None) -> bool:
         """Return whether only the desired state has changed, or another replica knew it first."""
-        known = [each[ref] for each in (self._agreed, self._sent) if ref in each]
+        known = [each[ref] for each in (self._last_agreed, self._unanswered_writes) if ref in each]
         if live is None:
-            return ref not in self._agreed
+            return ref not in self._last_agreed
         return any(not differences(live, each) for each in known)
 
     def _is_new(self, ref: Ref, live: Object | None, ca: bytes) -> bool:
@@ -251,8 +264,8 @@ class ObjectReconciler:
         No client can weaken an object unnoticed in this way: a change increases its generation, and
         a replica that runs has seen the object before.
         """
-        if live is None or ref in self._agreed or live["metadata"].get("generation") != 1:
+        if live is None or ref in self._last_agreed or live["metadata"].get("generation") != 1:
             return False
         if has_other_writer(live, OURS):
             return False
-        return not differences(live, in_force(self._normal[ref], ca, denies=False))
+        return not differences(live, desired_object(self._normal_forms[ref], ca, denies=False))

@@ -10,7 +10,7 @@ from app.core.audit_entry import EntryType, Fact
 from app.core.errors import ClusterError
 from app.kube.enforcement_apply import OURS
 from app.kube.enforcement_spec import Object, Ref, last_writer
-from app.kube.event_recorder import Alarm
+from app.kube.event_recorder import EnforcementAlarm
 from app.ports.audit import Reporter
 from app.ports.metrics import EnforcementMetrics
 
@@ -22,7 +22,7 @@ LOG_SECONDS = 60.0
 DELETED = "deleted"
 """The difference of an object that does not exist."""
 
-LONGEST_TOLD = 300
+MAX_DIFFERENCES_LENGTH = 300
 """Maximum length in characters of the differences in an audit entry."""
 
 
@@ -32,7 +32,7 @@ class EnforcementReports:
     def __init__(
         self,
         meters: EnforcementMetrics,
-        alarm: Alarm,
+        alarm: EnforcementAlarm,
         reporter: Reporter | None,
         then: Callable[[], None],
     ) -> None:
@@ -40,15 +40,15 @@ class EnforcementReports:
         self._meters = meters
         self._alarm = alarm
         self._reporter = reporter
-        self._then = then
-        self.failing: dict[str, str] = {}
+        self._after_restore = then
+        self.failures: dict[str, str] = {}
         """The reason of each step that failed when it was last tried."""
         self._log_at: dict[str, float] = {}
         self._alarms: dict[str, str] = {}  # events that are not emitted yet, by subject
 
-    def failed(self, what: str, error: ClusterError) -> None:
+    def record_failure(self, what: str, error: ClusterError) -> None:
         """Record that a step failed. Log it now if that was not done for a minute."""
-        self.failing[what] = str(error)
+        self.failures[what] = str(error)
         now = time.monotonic()
         is_due = now >= self._log_at.get(what, now)
         if is_due:
@@ -56,32 +56,32 @@ class EnforcementReports:
         level = logging.ERROR if is_due else logging.DEBUG
         log.log(level, "cannot be kept in force", extra={"what": what, "why": str(error)})
 
-    def succeeded(self, what: str) -> None:
+    def record_success(self, what: str) -> None:
         """Record that a step succeeded. The next failure is logged at once."""
-        self.failing.pop(what, None)
+        self.failures.pop(what, None)
         self._log_at.pop(what, None)
 
-    def restored(self, ref: Ref, live: Object | None, what: list[str]) -> None:
+    def report_restore(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that another client changed an object and that it was restored."""
         who = last_writer(live, OURS) if live is not None else "see the audit log of the API server"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
         log.warning("enforcement was touched, and put back", extra=facts)
-        self._meters.restored(ref.kind)
+        self._meters.count_restore(ref.kind)
         if self._reporter is not None:
             done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "manager": who}
-            done["what"] = ", ".join(what)[:LONGEST_TOLD]
+            done["what"] = ", ".join(what)[:MAX_DIFFERENCES_LENGTH]
             self._reporter.report(EntryType.RESTORED, done)
-        self._then()
+        self._after_restore()
         told = f"{ref}: {', '.join(what)}"
         self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
 
-    def removed(self, what: str) -> None:
+    def report_removal(self, what: str) -> None:
         """Log that a deleted object is not restored."""
         log.warning(
             "a deleted object is not restored: Fairgate is uninstalled", extra={"what": what}
         )
 
-    async def emit(self) -> bool:
+    async def emit_events(self) -> bool:
         """Emit the events about restores. Return whether there were any."""
         alarms, self._alarms = self._alarms, {}
         for told, message in alarms.items():

@@ -23,16 +23,16 @@ Object = dict[str, Any]
 CONFIG_MAP = "fairgate-enforcement"
 API_VERSION = "admissionregistration.k8s.io/v1"
 BINDING = "ValidatingAdmissionPolicyBinding"
-HOLDING = "MutatingWebhookConfiguration"
+HOLD_KIND = "MutatingWebhookConfiguration"
 """The kind of the webhooks that hold pods."""
 
-WEBHOOKS = frozenset({HOLDING, "ValidatingWebhookConfiguration"})
+WEBHOOKS = frozenset({HOLD_KIND, "ValidatingWebhookConfiguration"})
 PATHS = {
     kind: f"/apis/{API_VERSION}/{kind.lower()}s"
     for kind in (*sorted(WEBHOOKS), "ValidatingAdmissionPolicy", BINDING)
 } | {"ValidatingAdmissionPolicy": f"/apis/{API_VERSION}/validatingadmissionpolicies"}
 
-ALWAYS = frozenset(
+ALWAYS_ENFORCED = frozenset(
     {
         "fairgate-templates",
         "fairgate-tenants",
@@ -109,7 +109,7 @@ def _ref(key: str, document: Any) -> Ref:
     try:
         ref = Ref(document["kind"], document["metadata"]["name"])
         known = document["apiVersion"] == API_VERSION and ref.kind in PATHS
-        whole = isinstance(ref.name, str) and bool(ref.name) and field(ref.kind) in document
+        whole = isinstance(ref.name, str) and bool(ref.name) and content_field(ref.kind) in document
     except (TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(f"{key} of ConfigMap {CONFIG_MAP} is not a valid object.") from error
     if not (known and whole):
@@ -120,12 +120,12 @@ def _ref(key: str, document: Any) -> Ref:
     return ref
 
 
-def field(kind: str) -> str:
+def content_field(kind: str) -> str:
     """Return the field with the contents of an object of this kind."""
     return "webhooks" if kind in WEBHOOKS else "data" if kind == "ConfigMap" else "spec"
 
 
-def identity(document: Object) -> Object:
+def desired_metadata(document: Object) -> Object:
     """Return the desired metadata of the live object: name, labels, annotations."""
     meta = document["metadata"]
     return {
@@ -135,7 +135,7 @@ def identity(document: Object) -> Object:
     }
 
 
-def in_force(normal: Object, ca_pem: bytes, denies: bool) -> Object:
+def desired_object(normal: Object, ca_pem: bytes, denies: bool) -> Object:
     """Return the desired live object: with Fairgate's CA, and weakened unless it `denies`.
 
     A weakened policy only writes audit annotations, because each GPU pod lacks the gate in mode
@@ -146,9 +146,13 @@ def in_force(normal: Object, ca_pem: bytes, denies: bool) -> Object:
     wanted = copy.deepcopy(normal)
     for webhook in webhooks(wanted):
         webhook["clientConfig"]["caBundle"] = base64.b64encode(ca_pem).decode("ascii")
-        if not denies and webhook["name"] not in ALWAYS:
+        if not denies and webhook["name"] not in ALWAYS_ENFORCED:
             webhook["failurePolicy"] = "Ignore"
-    if not denies and wanted["kind"] == BINDING and wanted["metadata"]["name"] not in ALWAYS:
+    if (
+        not denies
+        and wanted["kind"] == BINDING
+        and wanted["metadata"]["name"] not in ALWAYS_ENFORCED
+    ):
         wanted["spec"]["validationActions"] = ["Audit"]
     return wanted
 
@@ -156,10 +160,11 @@ def in_force(normal: Object, ca_pem: bytes, denies: bool) -> Object:
 def is_denying(live: Object) -> bool:
     """Return whether a live object is not weakened. Objects in ALWAYS never are: return False."""
     if live["kind"] == BINDING:
-        is_ours_alone = live["metadata"]["name"] in ALWAYS
+        is_ours_alone = live["metadata"]["name"] in ALWAYS_ENFORCED
         return not is_ours_alone and "Deny" in live["spec"]["validationActions"]
     return any(
-        each["name"] not in ALWAYS and each["failurePolicy"] == "Fail" for each in webhooks(live)
+        each["name"] not in ALWAYS_ENFORCED and each["failurePolicy"] == "Fail"
+        for each in webhooks(live)
     )
 
 
@@ -181,7 +186,7 @@ def differences(live: Object, wanted: Object) -> list[str]:
             for key, value in wanted["metadata"][which].items()
             if present.get(key) != value
         ]
-    at = field(wanted["kind"])
+    at = content_field(wanted["kind"])
     return [*found, *_differences(live.get(at), wanted[at], at)][:MOST_DIFFERENCES]
 
 
@@ -197,7 +202,7 @@ def _differences(live: Any, wanted: Any, at: str) -> Iterator[str]:
             yield at
 
 
-def only_ca(live: Object) -> bytes | None:
+def shared_ca(live: Object) -> bytes | None:
     """Return the CA bundle that all webhooks of a configuration share, or None."""
     bundles = {str(each["clientConfig"].get("caBundle", "")) for each in webhooks(live)}
     if len(bundles) != 1:

@@ -3,7 +3,7 @@
 Every replica runs one. All replicas write the same, and only if there is a difference. The objects
 of a new installation do not refuse pods until the API server has reached a replica, so an image
 that cannot start refuses no pod. It never deletes an object. It creates no object after an
-uninstall: see `Restorer.put_back`. This module decides when objects are checked. `enforcement_map`
+uninstall: see `Restorer.restore`. This module decides when objects are checked. `enforcement_map`
 has the documents, and `enforcement_reconciler` compares and restores one object.
 """
 
@@ -24,10 +24,10 @@ from app.kube.enforcement_apply import Restorer
 from app.kube.enforcement_map import Documents, EnforcementMap
 from app.kube.enforcement_reconciler import ObjectReconciler
 from app.kube.enforcement_reports import EnforcementReports
-from app.kube.enforcement_spec import CONFIG_MAP, HOLDING, PATHS, WEBHOOKS, Ref
-from app.kube.enforcement_timing import AT_ONCE, NORMAL, WARN_SECONDS, WatchdogTiming
-from app.kube.event_recorder import Alarm
-from app.kube.informer.change_watch import follow
+from app.kube.enforcement_spec import CONFIG_MAP, HOLD_KIND, PATHS, WEBHOOKS, Ref
+from app.kube.enforcement_timing import CONCURRENCY, NORMAL, WARN_SECONDS, WatchdogTiming
+from app.kube.event_recorder import EnforcementAlarm
+from app.kube.informer.change_watch import watch_changes
 from app.ports.audit import Reporter
 from app.ports.metrics import EnforcementMetrics
 
@@ -48,7 +48,7 @@ class Watchdog:
         unreached: Callable[[], Awaitable[str]],
         default_mode: Callable[[Mode], None],
         meters: EnforcementMetrics,
-        alarm: Alarm,
+        alarm: EnforcementAlarm,
         is_ours: Callable[[bytes], Awaitable[bool]],
         then: Callable[[], None],
         pace: WatchdogTiming = NORMAL,
@@ -64,9 +64,9 @@ class Watchdog:
         """
         self._client = client
         self._ca = ca
-        self._mode_now = observing
-        self._unreached = unreached
-        self._pace = pace
+        self._read_observing = observing
+        self._unreachable_reason = unreached
+        self._timing = pace
         self._reports = EnforcementReports(meters, alarm, reporter, then)
         restorer = Restorer(client, owner)
         self._map = EnforcementMap(
@@ -75,7 +75,7 @@ class Watchdog:
             namespace,
             observing=self._observing,
             default_mode=default_mode,
-            on_change=self._take,
+            on_change=self._accept_documents,
         )
         self._objects = ObjectReconciler(
             restorer,
@@ -84,40 +84,42 @@ class Watchdog:
             pace,
             observing=self._observing,
             is_ours=is_ours,
-            check_all=self._check_all,
-            look_again=self._look_again,
+            check_all=self._mark_all_dirty,
+            look_again=self._check_again_after,
         )
         self._lock = asyncio.Lock()
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._dirty: set[Ref] = set()
         self._all_dirty = True
-        self._warn_at = self._look_at = self._mode_by = 0.0
+        self._warn_at = self._next_check_at = self._mode_deadline = 0.0
         self._failures = 0
-        self._mode: tuple[bool, bytes] | None = None
-        self.has_looked = False
+        self._checked_state: tuple[bool, bytes] | None = None
+        self.has_checked_all = False
         """Whether every object was checked once, and the webhooks that hold pods exist."""
-        self._applied: tuple[bool, float] | None = None  # written for mode Observe or not, and when
+        self._applied_mode: tuple[bool, float] | None = (
+            None  # written for mode Observe or not, and when
+        )
 
     async def run(self) -> None:
         """Enforce until cancelled."""
         followed: set[str] = set()
-        self._mode_by = time.monotonic() + self._pace.mode
+        self._mode_deadline = time.monotonic() + self._timing.mode_wait
         async with asyncio.TaskGroup() as group:
             on_change = partial(self._note_change, None)
             group.create_task(
-                follow(self._client, self._map.collection, on_change, only=CONFIG_MAP)
+                watch_changes(self._client, self._map.collection, on_change, only=CONFIG_MAP)
             )
-            await self._tried(f"ConfigMap {CONFIG_MAP}", self._map.read)
+            await self._run_step(f"ConfigMap {CONFIG_MAP}", self._map.read)
             while True:
-                await self._rest()
-                await self._round()
+                await self._wait_until_due()
+                await self._check_objects()
                 # Ready only after the first proof: it takes a moment, in which the API server loads
                 # the objects. Right before it, pods of devices may be refused for lack of a gate.
-                holding = {ref for ref in self._map.documents if ref.kind == HOLDING}
-                self.has_looked |= self._map.is_known and holding <= self._objects.seen
+                holding = {ref for ref in self._map.documents if ref.kind == HOLD_KIND}
+                self.has_checked_all |= self._map.is_known and holding <= self._objects.seen_refs
                 for kind in sorted({ref.kind for ref in self._map.documents} - followed):
                     on_change = partial(self._note_change, kind)
-                    group.create_task(follow(self._client, PATHS[kind], on_change))
+                    group.create_task(watch_changes(self._client, PATHS[kind], on_change))
                     followed.add(kind)
 
     @property
@@ -127,10 +129,10 @@ class Watchdog:
         It is also true if a write failed, or if no replica was reached for a minute: the holes of
         these states are not part of a start.
         """
-        if self._applied is None:
+        if self._applied_mode is None:
             return False
-        observing, at = self._applied
-        return observing is self._observing() and time.monotonic() >= at + self._pace.effect
+        observing, at = self._applied_mode
+        return observing is self._observing() and time.monotonic() >= at + self._timing.effect_delay
 
     async def publish(self, ca_pem: bytes) -> None:
         """Write a CA into every webhook, and return after it is there. Raises ClusterError.
@@ -143,7 +145,7 @@ class Watchdog:
             for ref in sorted(self._map.documents):
                 if ref.kind in WEBHOOKS:
                     await self._objects.reconcile(ref, ca_pem, is_newest=True)
-        await self._sound()
+        await self._emit_events()
 
     def _note_change(self, kind: str | None, name: str | None) -> None:
         """Record a change. No `kind` means the ConfigMap, no `name` any object of the kind."""
@@ -156,76 +158,78 @@ class Watchdog:
             if not ours:
                 return
             self._dirty |= ours
-        self._stirred.set()
+        self._changed.set()
 
     def _observing(self) -> bool:
-        return bool(self._mode_now())
+        return bool(self._read_observing())
 
-    async def _rest(self) -> None:
+    async def _wait_until_due(self) -> None:
         """Wait until a check is due."""
         while not self._is_due():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.look):  # wait_for can swallow a cancellation
-                    await self._stirred.wait()
-        self._stirred.clear()
+                async with asyncio.timeout(
+                    self._timing.poll
+                ):  # wait_for can swallow a cancellation
+                    await self._changed.wait()
+        self._changed.clear()
 
     def _is_due(self) -> bool:
         now = time.monotonic()
-        if self._mode_now() is None and now < self._mode_by:
-            self._stirred.clear()  # the first round checks every object
+        if self._read_observing() is None and now < self._mode_deadline:
+            self._changed.clear()  # the first round checks every object
             return False
-        if self._mode != (self._observing(), self._ca()) or now >= self._look_at:
+        if self._checked_state != (self._observing(), self._ca()) or now >= self._next_check_at:
             self._all_dirty = True
-        return self._all_dirty or self._stirred.is_set()
+        return self._all_dirty or self._changed.is_set()
 
-    async def _round(self) -> None:
+    async def _check_objects(self) -> None:
         """Check and restore all objects that may have changed."""
         everything, self._all_dirty = self._all_dirty, False
         dirty, self._dirty = self._dirty, set()
-        self._look_at = time.monotonic() + self._pace.sweep
+        self._next_check_at = time.monotonic() + self._timing.sweep
         ca, failed = self._ca(), False
         async with self._lock:
-            self._mode = (self._observing(), ca)
+            self._checked_state = (self._observing(), ca)
             if everything:
-                failed = await self._tried(f"ConfigMap {CONFIG_MAP}", self._map.read)
+                failed = await self._run_step(f"ConfigMap {CONFIG_MAP}", self._map.read)
             refs = sorted(self._map.documents if everything else dirty & self._map.documents.keys())
             fresh = await self._objects.normalize(refs, ca)
             failed |= await self._restore_all(refs, ca, fresh)
         if not self._objects.may_deny and not self._observing():
-            failed |= await self._tried("proof that a replica is reached", self._prove)
+            failed |= await self._run_step("proof that a replica is reached", self._prove_reachable)
         if everything and (
             failed or (not self._all_dirty and (self._objects.may_deny or self._observing()))
         ):
             self._set_applied()
-        await self._sound()
+        await self._emit_events()
         if failed:
-            least, most = self._pace.again
-            self._look_again(min(most, least * 2 ** min(self._failures, 10)))
+            least, most = self._timing.backoff
+            self._check_again_after(min(most, least * 2 ** min(self._failures, 10)))
             self._failures += 1
         else:
             self._failures = 0
 
     async def _restore_all(self, refs: list[Ref], ca: bytes, fresh: set[Ref]) -> bool:
         """Make objects as wanted, those that hold pods first. Return whether one failed."""
-        seats = asyncio.Semaphore(AT_ONCE)
+        seats = asyncio.Semaphore(CONCURRENCY)
 
         async def restore(ref: Ref) -> bool:
             async with seats:
                 work = partial(self._objects.reconcile, ref, ca, is_fresh=ref in fresh)
-                return await self._tried(str(ref), work)
+                return await self._run_step(str(ref), work)
 
-        others = [ref for ref in refs if ref.kind != HOLDING]
+        others = [ref for ref in refs if ref.kind != HOLD_KIND]
         random.shuffle(others)  # replicas that start together then write different objects
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(restore(ref)) for ref in refs if ref.kind == HOLDING]
+            tasks = [group.create_task(restore(ref)) for ref in refs if ref.kind == HOLD_KIND]
             if tasks:
-                await asyncio.wait(tasks, timeout=self._pace.head_start)
+                await asyncio.wait(tasks, timeout=self._timing.head_start)
             tasks += [group.create_task(restore(ref)) for ref in others]
         return any(each.result() for each in tasks)
 
-    async def _prove(self) -> None:
+    async def _prove_reachable(self) -> None:
         """Let objects deny if the API server reaches a replica. Raises ClusterError."""
-        why = await self._unreached()
+        why = await self._unreachable_reason()
         if not why:
             self._objects.allow_denial()
             return
@@ -234,42 +238,42 @@ class Watchdog:
             if self._warn_at:
                 self._set_applied()
             self._warn_at = now + WARN_SECONDS
-            facts = {"why": why, "failing": dict(self._reports.failing)}
+            facts = {"why": why, "failing": dict(self._reports.failures)}
             log.warning("nothing is refused: no replica was reached", extra=facts)
-        self._look_again(self._pace.proof)
+        self._check_again_after(self._timing.proof_interval)
 
     def _set_applied(self) -> None:
         """Record that the objects were written for the current mode, unless that is recorded."""
         observing = self._observing()
-        if self._applied is None or self._applied[0] is not observing:
-            self._applied = (observing, time.monotonic())
+        if self._applied_mode is None or self._applied_mode[0] is not observing:
+            self._applied_mode = (observing, time.monotonic())
 
-    async def _tried(self, what: str, work: Callable[[], Awaitable[object]]) -> bool:
+    async def _run_step(self, what: str, work: Callable[[], Awaitable[object]]) -> bool:
         """Run one step. Return whether it failed; all objects are then checked again soon."""
         try:
             await work()
         except ClusterError as error:
-            self._reports.failed(what, error)
+            self._reports.record_failure(what, error)
             return True
         except Exception:  # invalid input must not end the process that holds pods
             log.exception("cannot be kept in force", extra={"what": what})
             return True
-        self._reports.succeeded(what)
+        self._reports.record_success(what)
         return False
 
-    def _look_again(self, seconds: float) -> None:
-        self._look_at = min(self._look_at, time.monotonic() + seconds)
+    def _check_again_after(self, seconds: float) -> None:
+        self._next_check_at = min(self._next_check_at, time.monotonic() + seconds)
 
-    def _take(self, before: Documents) -> None:
+    def _accept_documents(self, before: Documents) -> None:
         """Enforce the new documents of the ConfigMap from now on."""
-        self._objects.forget(before)
-        self._check_all()
+        self._objects.drop_changed_documents(before)
+        self._mark_all_dirty()
 
-    def _check_all(self) -> None:
+    def _mark_all_dirty(self) -> None:
         self._all_dirty = True
-        self._stirred.set()
+        self._changed.set()
 
-    async def _sound(self) -> None:
+    async def _emit_events(self) -> None:
         """Emit the events for operators after all restores, then pause in case of more changes."""
-        if await self._reports.emit():
-            await asyncio.sleep(self._pace.breath)
+        if await self._reports.emit_events():
+            await asyncio.sleep(self._timing.restore_pause)

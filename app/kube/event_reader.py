@@ -35,7 +35,7 @@ class PodEventReader:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
+    async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
         """Return the newest of the events that were read, of all pods of this name.
 
         It reads in the order of event names, until MOST_EVENTS or MOST_BYTES. A name that no pod

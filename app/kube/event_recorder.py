@@ -14,17 +14,17 @@ from app.core.effects import EmitEvent, EventReason
 from app.core.errors import ClusterError
 from app.core.explain.pod_events import BRIEF_SECONDS
 from app.core.model import Uid
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 from app.kube.client import Client
 from app.kube.enforcement_spec import CONFIG_MAP
 
 log = logging.getLogger("fairgate.kube")
 
-QUIET_SECONDS = 10.0
+REPEAT_SECONDS = 10.0
 """Minimum interval between equal events, so that competing writers do not fill etcd."""
 
 
-class Alarm:
+class EnforcementAlarm:
     """Emits events on the ConfigMap with the enforcement objects."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Alarm:
     async def emit(self, reason: str, about: str, message: str) -> None:
         """Emit a Warning event, unless one with equal `reason` and `about` was emitted just now."""
         now = self._clock()
-        self._emitted = {key: at for key, at in self._emitted.items() if now - at < QUIET_SECONDS}
+        self._emitted = {key: at for key, at in self._emitted.items() if now - at < REPEAT_SECONDS}
         if (reason, about) in self._emitted:
             return
         self._emitted[reason, about] = now
@@ -55,7 +55,7 @@ class Alarm:
             },
             "type": "Warning",
             "reason": reason,
-            "message": visible(message)[:LONGEST_MESSAGE],
+            "message": escape_hidden(message)[:LONGEST_MESSAGE],
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "firstTimestamp": stamp,
@@ -105,7 +105,7 @@ class PodAnnouncer:
         self._wait_reason = wait_reason
         self._rate = rate
         self._burst = float(burst)
-        self._room = room
+        self._capacity = room
         self._held_seconds = held_seconds
         self._clock = clock
         self._tokens = float(burst)
@@ -115,7 +115,7 @@ class PodAnnouncer:
         """By namespace: the last `MOST_SHARED` pods with an event without room, newest last."""
         self._held: dict[Uid, EmitEvent] = {}
         """Events `Held` of pods that may be released at once."""
-        self._something = asyncio.Event()
+        self._has_waiting = asyncio.Event()
 
     def emit(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
@@ -125,12 +125,12 @@ class PodAnnouncer:
         `Waiting` without a message would repeat a `Held` that is not sent yet.
         """
         uid = notice.ref.uid
-        match notice.notice:
+        match notice.reason:
             case EventReason.HELD:
                 if uid not in self._held:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
-            case EventReason.WAITING if not notice.message and self._has_unsent_held(uid):
+            case EventReason.WAITING if not notice.message and self._will_send_held(uid):
                 self.dropped += 1
             case EventReason.RELEASED:
                 was_held = self._held.pop(uid, None) is not None
@@ -143,7 +143,7 @@ class PodAnnouncer:
             case _:
                 self._queue(notice)
 
-    def _has_unsent_held(self, uid: Uid) -> bool:
+    def _will_send_held(self, uid: Uid) -> bool:
         """Return whether a `Held` of the pod will be sent."""
         return uid in self._held or (uid, EventReason.HELD) in self._waiting
 
@@ -153,20 +153,22 @@ class PodAnnouncer:
             self._queue(notice)
 
     def _queue(self, notice: EmitEvent) -> None:
-        key = (notice.ref.uid, notice.notice)
+        key = (notice.ref.uid, notice.reason)
         if key in self._waiting:
             self.dropped += 1
-        elif len(self._waiting) >= self._room:
+        elif len(self._waiting) >= self._capacity:
             self.dropped += 1
-            self._share(notice)
+            self._add_to_shared(notice)
             return
         self._waiting[key] = notice
-        self._something.set()
+        self._has_waiting.set()
 
-    def _share(self, notice: EmitEvent) -> None:
+    def _add_to_shared(self, notice: EmitEvent) -> None:
         """Store an event without room for the shared event of its namespace."""
         namespace = notice.ref.namespace
-        if notice.notice in WAITS and (namespace in self._shared or len(self._shared) < self._room):
+        if notice.reason in WAITS and (
+            namespace in self._shared or len(self._shared) < self._capacity
+        ):
             notices = self._shared.setdefault(namespace, {})
             notices.pop(notice.ref.uid, None)
             notices[notice.ref.uid] = notice
@@ -190,17 +192,17 @@ class PodAnnouncer:
     async def send_events(self) -> None:
         """Send queued events, oldest first, until cancelled."""
         while True:
-            await self._something.wait()
-            await self._token()
+            await self._has_waiting.wait()
+            await self._take_token()
             # Never empty: only `emit` of `Released` removes an event, and it queues another.
             key = next(iter(self._waiting))
             notice = self._waiting.pop(key)
             if not self._waiting:
-                self._something.clear()
+                self._has_waiting.clear()
                 self._queue_shared()
             await self._send(notice)
 
-    async def _token(self) -> None:
+    async def _take_token(self) -> None:
         """Wait until one more event is allowed."""
         while True:
             now = self._clock()
@@ -221,7 +223,7 @@ class PodAnnouncer:
         if not text:
             self.dropped += 1
             return
-        body = event(replace(notice, message=text))
+        body = event_body(replace(notice, message=text))
         try:
             await self._client.request("POST", path, body=body, timeout=5.0)
         except ClusterError as error:  # the pod or its namespace may be gone
@@ -232,7 +234,7 @@ class PodAnnouncer:
 WARNINGS = frozenset((EventReason.REFUSED, EventReason.USELESS, EventReason.NODE_REFUSED))
 
 
-def event(notice: EmitEvent) -> dict[str, Any]:
+def event_body(notice: EmitEvent) -> dict[str, Any]:
     """Return a notice as a Kubernetes event on its pod."""
     ref, now = notice.ref, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
@@ -246,8 +248,8 @@ def event(notice: EmitEvent) -> dict[str, Any]:
             "name": ref.name,
             "uid": ref.uid,
         },
-        "type": "Warning" if notice.notice in WARNINGS else "Normal",
-        "reason": notice.notice.value,
+        "type": "Warning" if notice.reason in WARNINGS else "Normal",
+        "reason": notice.reason.value,
         "message": _message(notice),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
@@ -260,6 +262,6 @@ def event(notice: EmitEvent) -> dict[str, Any]:
 def _message(notice: EmitEvent) -> str:
     """Return the text of an event. An event about a wait names the command for details."""
     ref, hint = notice.ref, ""
-    if notice.notice in WAITS and ref.uid:
+    if notice.reason in WAITS and ref.uid:
         hint = f"; more: kubectl fairgate why {ref.name} -n {ref.namespace}"
-    return visible(notice.message)[: LONGEST_MESSAGE - len(hint)] + hint
+    return escape_hidden(notice.message)[: LONGEST_MESSAGE - len(hint)] + hint

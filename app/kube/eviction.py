@@ -13,9 +13,9 @@ from app.core.effects import Adopt, PodRef
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.model import Uid
 from app.core.podspec.granted_claims import write_grants
-from app.core.well_known import ADOPTED, ANNOTATION_CLAIMS, ANNOTATION_RELEASE
+from app.core.well_known import ANNOTATION_CLAIMS, ANNOTATION_RELEASE, RELEASE_ADOPTED
 from app.kube.client import MERGE_PATCH, Client
-from app.kube.disruption_budgets import Guarded, overdrawn, read_guarded
+from app.kube.disruption_budgets import BudgetedPod, find_overdrawn, read_guarded_pod
 
 SERVER_SECONDS = 5
 """Time limit of the API server for one request. It gives up afterwards."""
@@ -43,7 +43,7 @@ class PodAdopter:
     async def adopt(self, order: Adopt) -> None:
         """Write annotation and labels. A deleted pod is no error. Raises ClusterError."""
         uid = order.ref.uid
-        annotations = {ANNOTATION_RELEASE: ADOPTED}
+        annotations = {ANNOTATION_RELEASE: RELEASE_ADOPTED}
         if order.claims:
             annotations[ANNOTATION_CLAIMS] = write_grants(order.claims)
         # A uid is immutable, so the server refuses this for any other pod.
@@ -70,30 +70,30 @@ class PodEvictor:
 
     def __init__(self, client: Client, *, left: Callable[[], float] = lambda: float("inf")) -> None:
         self._client = client
-        self._left = left
+        self._seconds_left = left
 
     async def evict(self, ref: PodRef) -> bool:
         """Evict a pod. False: it stays for now, because of a budget or a busy server.
 
         True also if it is gone already. Raises ClusterError.
         """
-        pod = await read_guarded(self._client, _path(ref), ref.uid, SERVER_SECONDS)
+        pod = await read_guarded_pod(self._client, _path(ref), ref.uid, SERVER_SECONDS)
         if pod is None:
             return True  # the server would retry for ten seconds on another uid
-        seconds = min(SERVER_SECONDS, 0.8 * self._left())
+        seconds = min(SERVER_SECONDS, 0.8 * self._seconds_left())
         if seconds < LEAST_SECONDS:
             return False
-        return not await self._ask(ref, seconds, pod)
+        return not await self._request_eviction(ref, seconds, pod)
 
     async def delete(self, ref: PodRef) -> None:
         """Delete a pod regardless of budgets. A deleted pod is no error. Raises ClusterError."""
-        pod = await read_guarded(self._client, _path(ref), ref.uid, SERVER_SECONDS)
+        pod = await read_guarded_pod(self._client, _path(ref), ref.uid, SERVER_SECONDS)
         if pod is None:
             return
-        seconds = min(SERVER_SECONDS, max(LEAST_SECONDS, 0.8 * self._left()))
+        seconds = min(SERVER_SECONDS, max(LEAST_SECONDS, 0.8 * self._seconds_left()))
         options = {
             "preconditions": {"uid": ref.uid},
-            "gracePeriodSeconds": max(1, min(pod.grace, OVERRIDE_GRACE)),
+            "gracePeriodSeconds": max(1, min(pod.grace_seconds, OVERRIDE_GRACE)),
         }
         try:
             await self._client.request(
@@ -107,27 +107,29 @@ class PodEvictor:
             if error.status not in (404, 409):
                 raise
 
-    async def kept(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
+    async def find_unevictable(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
         """Return the pods that would stay, with reasons. Raises ClusterError."""
         kept: dict[Uid, str] = {}
-        there: list[tuple[PodRef, Guarded]] = []
+        there: list[tuple[PodRef, BudgetedPod]] = []
         for ref in refs:
-            pod = await read_guarded(self._client, _path(ref), ref.uid, SERVER_SECONDS)
+            pod = await read_guarded_pod(self._client, _path(ref), ref.uid, SERVER_SECONDS)
             if pod is None:
                 continue
             there.append((ref, pod))
             try:
-                why = await self._ask(ref, SERVER_SECONDS, pod, dry=True)
+                why = await self._request_eviction(ref, SERVER_SECONDS, pod, dry=True)
             except ClusterError as error:
                 why = str(error)
             if why:
                 kept[ref.uid] = why
-        return kept or await overdrawn(self._client, there, SERVER_SECONDS)
+        return kept or await find_overdrawn(self._client, there, SERVER_SECONDS)
 
-    async def _ask(self, ref: PodRef, seconds: float, pod: Guarded, *, dry: bool = False) -> str:
+    async def _request_eviction(
+        self, ref: PodRef, seconds: float, pod: BudgetedPod, *, dry: bool = False
+    ) -> str:
         """Request an eviction. Return why it is refused for now, or "". Raises ClusterError."""
         options: dict[str, Any] = {"preconditions": {"uid": ref.uid}}
-        if pod.grace > LONGEST_GRACE:
+        if pod.grace_seconds > LONGEST_GRACE:
             options["gracePeriodSeconds"] = LONGEST_GRACE
         if dry:
             options["dryRun"] = ["All"]

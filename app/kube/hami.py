@@ -29,7 +29,7 @@ class _Device(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(list[_Device])
 
 
-def with_hami(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
+def add_hami_devices(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
     """Return the capacity of a node, with the cores and memory from its annotation.
 
     Advertised amounts take precedence. An invalid annotation is ignored.
@@ -46,7 +46,7 @@ def with_hami(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
     return {**allocatable, **more}
 
 
-def product(annotations: Mapping[str, str]) -> str:
+def device_product(annotations: Mapping[str, str]) -> str:
     """Return the device type if all devices have the same, else ""."""
     kinds = {each.type.strip() for each in _devices(annotations.get(ANNOTATION, ""))}
     return kinds.pop() if len(kinds) == 1 else ""

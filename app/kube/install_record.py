@@ -23,7 +23,7 @@ NAME = "fairgate-installation"
 KEY = "since"
 
 
-class _Record(objects.Wire, frozen=True):
+class _Record(objects.KubeStruct, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
     data: dict[str, str] | None = None
 
@@ -50,7 +50,7 @@ class KeptInstallation:
         self._client = client
         self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
 
-    async def since(self, now: Millis) -> Millis:
+    async def ensure_install_time(self, now: Millis) -> Millis:
         """Return the install time. If there is no record, create one with `now`.
 
         A record with an invalid time counts from its creation. Raises ClusterError.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 MOST_BYTES = 4 * 1024**2
 """Limit of the estimated size of all stored values in bytes. The cache is cleared beyond it."""
 
-LARGEST = 16 * 1024
+MAX_VALUE_BYTES = 16 * 1024
 """Limit of the estimated size of one interned value. Few pods share larger ones."""
 
 K = TypeVar("K")
@@ -22,26 +22,26 @@ _ABSENT = object()
 """Marks a missing value, because None is a value."""
 
 
-class Shared:
+class InterningPool:
     """Returns the stored copy of an equal value. Callers must not modify it."""
 
     def __init__(self) -> None:
         self._known: dict[object, Any] = {}
         self._size = 0
 
-    def value(self, value: T) -> T:
+    def intern(self, value: T) -> T:
         """Return the stored copy of a hashable value."""
-        return cast(T, self._one((type(value), value), value))
+        return cast(T, self._intern_by_key((type(value), value), value))
 
-    def mapping(self, mapping: Mapping[K, V]) -> Mapping[K, V]:
+    def intern_mapping(self, mapping: Mapping[K, V]) -> Mapping[K, V]:
         """Return the stored copy of a mapping of hashable values."""
-        return cast(Mapping[K, V], self._one((dict, *mapping.items()), mapping))
+        return cast(Mapping[K, V], self._intern_by_key((dict, *mapping.items()), mapping))
 
-    def _one(self, key: object, value: object) -> Any:
+    def _intern_by_key(self, key: object, value: object) -> Any:
         known = self._known.get(key, _ABSENT)
         if known is _ABSENT:
             size = size_of(key) + size_of(value)
-            if size > LARGEST:
+            if size > MAX_VALUE_BYTES:
                 return value
             self._size += size
             if self._size > MOST_BYTES:

@@ -16,7 +16,7 @@ from app.core.kubeconfig import (
     KubeconfigOptions,
     SelectedContext,
     impersonation_headers,
-    select,
+    select_context,
     with_impersonation,
 )
 from app.kube.credentials import SERVICE_ACCOUNT, ApiServer, Token, proxy_for
@@ -25,7 +25,7 @@ MALFORMED = (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
 """Errors that the library raises for a file that is not a valid kubeconfig."""
 
 
-async def load(options: KubeconfigOptions) -> ApiServer:
+async def load_api_server(options: KubeconfigOptions) -> ApiServer:
     """Return the API server of a kubeconfig, with the credentials in it. Raises InvalidSettings."""
     # Imported here: the library takes 13 MB and 0.2 s of CPU, and pods do without it.
     from kubernetes.aio.client import Configuration
@@ -35,7 +35,7 @@ async def load(options: KubeconfigOptions) -> ApiServer:
     paths = options.kubeconfig
     configuration = Configuration()
     try:
-        selected = select(_read(paths), options)
+        selected = select_context(_read(paths), options)
         await load_kube_config(
             config_file=paths,
             context=selected.name or None,
@@ -47,7 +47,7 @@ async def load(options: KubeconfigOptions) -> ApiServer:
         token.value()
         tls = RESTClientObject(configuration).ssl_context
     except (ConfigException, OSError, *MALFORMED) as error:
-        raise unusable(paths, error) from error
+        raise unusable_error(paths, error) from error
     return ApiServer(
         configuration.host,
         tls,
@@ -58,7 +58,7 @@ async def load(options: KubeconfigOptions) -> ApiServer:
     )
 
 
-def unusable(kubeconfig: str, error: Exception) -> InvalidSettings:
+def unusable_error(kubeconfig: str, error: Exception) -> InvalidSettings:
     """Return the error for a kubeconfig that cannot be used."""
     return InvalidSettings(
         f"The kubeconfig {kubeconfig} cannot be used: {error}. Check the file and the files that "
@@ -104,29 +104,29 @@ class Caller:
     namespace: str
 
 
-def find(options: KubeconfigOptions, environment: Mapping[str, str]) -> Caller:
+def find_caller(options: KubeconfigOptions, environment: Mapping[str, str]) -> Caller:
     """Return the caller: from `--kubeconfig`, KUBECONFIG, ~/.kube/config or the service account.
 
     Raises InvalidSettings.
     """
-    paths = options.kubeconfig or _from(environment)
+    paths = options.kubeconfig or _usual_paths(environment)
     try:
         if not paths:
             with_impersonation({}, options)
             namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
             return Caller(options, namespace)
-        selected = select(_read(paths), options)
+        selected = select_context(_read(paths), options)
     except FileNotFoundError as error:
         raise InvalidSettings(
             f"There is no kubeconfig {paths}; name another by --kubeconfig or KUBECONFIG."
         ) from error
     except (OSError, *MALFORMED) as error:
-        raise unusable(paths, error) from error
-    _check(paths, selected.user)
+        raise unusable_error(paths, error) from error
+    _check_auth_provider(paths, selected.user)
     return Caller(replace(options, kubeconfig=paths), selected.namespace)
 
 
-def _from(environment: Mapping[str, str]) -> str:
+def _usual_paths(environment: Mapping[str, str]) -> str:
     if named := environment.get("KUBECONFIG", ""):
         return named
     usual = Path(environment.get("HOME", "~")).expanduser() / ".kube" / "config"
@@ -135,7 +135,7 @@ def _from(environment: Mapping[str, str]) -> str:
     return str(usual)
 
 
-def _check(paths: str, user: Mapping[str, object]) -> None:
+def _check_auth_provider(paths: str, user: Mapping[str, object]) -> None:
     provider = user.get("auth-provider")
     name = provider.get("name") if isinstance(provider, Mapping) else None
     if name is not None and name not in _LOGINS:

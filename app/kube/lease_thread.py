@@ -26,10 +26,11 @@ class LeaseThread:
     ) -> None:
         """The thread calls `connect` once, and `lead` with the client.
 
-        `left` is positive only between the return of `acquire` and the start of `give_up`.
+        `seconds_left` is positive only between the return of `acquire` and the start of
+        `release_lease`.
         """
         self._connect = connect
-        self._lead = lead
+        self._new_leadership = lead
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lease", daemon=True)
         self._client: Client | None = None
@@ -41,53 +42,53 @@ class LeaseThread:
         home = asyncio.get_running_loop()
 
         async def is_fit() -> bool:
-            return fit is None or await _from(home, fit)
+            return fit is None or await _run_in(home, fit)
 
         async def take() -> int:
             if self._leadership is None:
                 self._client = await self._connect()
-                self._leadership = self._lead(self._client)
+                self._leadership = self._new_leadership(self._client)
             return await self._leadership.acquire(is_fit)
 
         if not self._thread.is_alive():
             self._thread.start()
-        transitions = await _from(self._loop, take)
+        transitions = await _run_in(self._loop, take)
         self._leads = True
         return transitions
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """See `ports.leadership.Leadership`."""
         if self._leadership is None or not self._leads:
             return 0.0
-        return self._leadership.left()
+        return self._leadership.seconds_left()
 
     def is_held_by_another(self) -> bool:
         """Return whether another replica holds the Lease and renews it in time."""
         return self._leadership is not None and self._leadership.is_held_by_another()
 
-    async def lost(self) -> None:
+    async def wait_until_lost(self) -> None:
         """See `ports.leadership.Leadership`."""
         if self._leadership is not None:
-            await _from(self._loop, self._leadership.lost)
+            await _run_in(self._loop, self._leadership.wait_until_lost)
 
-    async def give_up(self) -> None:
+    async def release_lease(self) -> None:
         """See `ports.leadership.Leadership`."""
         self._leads = False  # at once: no request is sent while the thread releases the Lease
         if self._leadership is not None:
-            await _from(self._loop, self._leadership.give_up)
+            await _run_in(self._loop, self._leadership.release_lease)
 
     async def close(self) -> None:
         """End the thread and its connections. Does not release the Lease."""
         if not self._thread.is_alive():
             return
         if self._client is not None:
-            await _from(self._loop, self._client.close)
+            await _run_in(self._loop, self._client.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
 
 
-async def _from(
+async def _run_in(
     loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[LeaseAnswer]]
 ) -> LeaseAnswer:
     """Run `call` in another event loop and return its result."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-FEW = 100
+SMALL_PAGE = 100
 """Page size while object sizes are unknown, or many objects are large."""
 
 LARGE_BYTES = 64 * 1024
@@ -34,20 +34,20 @@ class Paging:
     def limit(self) -> int:
         """Return the size of the next page in objects."""
         careful = not self._listed or len(self._large) > MOST_LARGE
-        return min(self._page, FEW) if careful else self._page
+        return min(self._page, SMALL_PAGE) if careful else self._page
 
-    def seen(self, key: str, size: int) -> None:
+    def record_size(self, key: str, size: int) -> None:
         """Record the approximate size of an object in bytes of JSON."""
         if size >= LARGE_BYTES:
             self._large.add(key)
         elif self._large:
             self._large.discard(key)
 
-    def gone(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Remove a deleted object. Harmless if it is unknown."""
         self._large.discard(key)
 
-    def listed(self, keys: Set[str]) -> None:
+    def record_list(self, keys: Set[str]) -> None:
         """Record that a list was read completely, with these objects."""
         self._listed = True
         self._large &= keys

@@ -13,7 +13,7 @@ from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.errors import ClusterRefused
 from app.core.model import Millis, Uid
 from app.kube.client import Client
-from app.kube.event_recorder import event
+from app.kube.event_recorder import event_body
 from app.kube.lease import NAME as LEASE
 from app.kube.tenants_pools import ResourceStatus
 
@@ -31,12 +31,14 @@ class ClusterOutageNotices:
         self._written: set[str] = set()
         self._period = -1
 
-    async def events(self, pods: list[PodRef], reason: str, message: str, now: Millis) -> None:
+    async def write_events(
+        self, pods: list[PodRef], reason: str, message: str, now: Millis
+    ) -> None:
         """Write one event for each pod and one on the Lease. Raises ClusterError."""
         period = now // AGAIN_MS
         if period != self._period:
             self._period, self._written = period, set()
-        lease = event(
+        lease = event_body(
             EmitEvent(PodRef(Uid(""), self._namespace, LEASE), EventReason.WAITING, message)
         )
         about = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE}
@@ -45,7 +47,7 @@ class ClusterOutageNotices:
         await self._write(lease, f"{LEASE}.standstill-{period}")
         for ref in pods:
             asks = f"{message} Ask the operators of this cluster."
-            waits = event(EmitEvent(ref, EventReason.WAITING, asks))
+            waits = event_body(EmitEvent(ref, EventReason.WAITING, asks))
             await self._write(
                 waits, f"{ref.name[:200].rstrip('-.')}.standstill-{ref.uid[:8]}-{period}"
             )
@@ -65,7 +67,9 @@ class ClusterOutageNotices:
                 raise
         self._written.add(key)
 
-    async def condition(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+    async def write_condition(
+        self, releasing: bool, reason: str, message: str, now: Millis
+    ) -> None:
         """Write the condition `Releasing` of the Policy if it exists. Raises ClusterError."""
         at = datetime.fromtimestamp(now / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {

@@ -21,7 +21,7 @@ KINDS = {
 """Kinds that create pods and that the leader may read. Other kinds count as unknown."""
 
 
-class _Owned(objects.Wire, frozen=True):
+class _Owned(objects.KubeStruct, frozen=True):
     metadata: objects.OwnedMetadata = objects.OwnedMetadata()
 
 
@@ -34,7 +34,7 @@ class KubeOwners:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def missing(self, namespace: str, name: str, uid: str) -> str:
+    async def find_missing_owner(self, namespace: str, name: str, uid: str) -> str:
         """Return the missing controller of this very pod. Empty string: not missing or unknown."""
         pod = await self._read(_path("v1", namespace, "pods", name))
         if pod is None or pod.metadata.uid != uid:

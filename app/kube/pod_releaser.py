@@ -33,7 +33,7 @@ _pod = Decoder(objects.PodObject)
 TRIES = 4
 FEW_TRIES = 2
 """Number of attempts for a fence that is refused or unanswered, because a new leader waits."""
-PUT_OFF_TRIES = 8
+CONFLICT_TRIES = 8
 """Number of attempts for a patch that gets 409 or 429, over some ten seconds. Meanwhile the pod
 keeps its place and its capacity. Fewer attempts would let other pods go first in an overload.
 """
@@ -71,30 +71,30 @@ class PodReleaser:
         left: Callable[[], float] = lambda: float("inf"),
     ) -> None:
         self._client = client
-        self._left = left
+        self._seconds_left = left
         self._claims = ClaimFinalizers(client, left=left)
 
     async def release(self, order: Release) -> ReleaseOutcome | None:
         """Send the release patch. Return None if its result is not known yet."""
-        if not await self._protect(order):
+        if not await self._stamp_claims(order):
             return ReleaseOutcome.HELD
         try:
-            if not order.tested:
-                await self._patch(order.intent.ref, release_patch.stamp_patch(order))
-                order = replace(order, tested=release_patch.written_again(order))
+            if not order.expected_annotation:
+                await self._patch(order.intent.ref, release_patch.restore_annotation_patch(order))
+                order = replace(order, expected_annotation=release_patch.restored_annotation(order))
             await self._patch(order.intent.ref, release_patch.release_patch(order))
         except ClusterUnavailable as error:
             if _TOO_LARGE.search(str(error)):  # an error of etcd, sent with status 500
-                return _too_large(order.intent.ref, error)
+                return _log_too_large(order.intent.ref, error)
             log.warning("release unanswered", extra=_facts(order.intent.ref, error))
             return None
         except ClusterRefused as error:
-            return await self._refused(order, error)
+            return await self._outcome_of_refusal(order, error)
         except _NotOursToAct:
             return ReleaseOutcome.HELD
         return ReleaseOutcome.RELEASED
 
-    async def _protect(self, order: Release) -> bool:
+    async def _stamp_claims(self, order: Release) -> bool:
         """Record the release on every claim of the pod. Return whether the pod may be released.
 
         Each claim must still have the finalizer. From then on no other claim can take the name, and
@@ -104,13 +104,15 @@ class PodReleaser:
         for grant in order.claims:
             claim = ClaimAddress(grant.uid, ref.namespace, grant.name)
             try:
-                stored = await self._claims.stamp(claim, order.stamp)
+                stored = await self._claims.stamp_release(claim, order.stamp)
             except ClusterError as error:
                 log.warning("claim not protected", extra=_facts(ref, error) | {"claim": grant.name})
                 return False
-            if stored is None or stored.terminating or not stored.protected:
+            if stored is None or stored.terminating or not stored.has_finalizer:
                 return False
-            if grant.name in order.generated and not (stored.of_group or stored.owner == ref.uid):
+            if grant.name in order.generated_claims and not (
+                stored.is_of_group or stored.owner == ref.uid
+            ):
                 return False
         return True
 
@@ -126,13 +128,13 @@ class PodReleaser:
         except (ClusterUnavailable, ClusterRefused) as error:
             log.warning("pod not readable", extra=_facts(ref, error))
             return None
-        answer = _judge(pod, ref)
+        answer = _shown_outcome(pod, ref)
         if pod is None or answer is not ReleaseOutcome.HELD:
             return answer
         try:
-            await self._fence_off(order, pod)
+            await self._fence_release(order, pod)
         except ClusterError as error:  # if it changed just now, the next look finds out
-            raise _unyielding(ref, error) from error
+            raise _unyielding_error(ref, error) from error
         except _NotOursToAct:
             return None
         return ReleaseOutcome.HELD
@@ -145,15 +147,18 @@ class PodReleaser:
         """
         for attempt in range(1, TRIES + 1):
             pod = await self._read(ref)
-            answer = _judge(pod, ref)
+            answer = _shown_outcome(pod, ref)
             if pod is None or answer is not ReleaseOutcome.HELD:
                 return answer
             found = _stamp(pod)
-            if found is None or found == release_patch.fenced(epoch):
+            if found is None or found == release_patch.fence_annotation(epoch):
                 return answer  # release patches test the annotation, so they fail
             try:
                 await self._patch(
-                    ref, release_patch.fence_patch(ref.uid, found, release_patch.fenced(epoch))
+                    ref,
+                    release_patch.fence_patch(
+                        ref.uid, found, release_patch.fence_annotation(epoch)
+                    ),
                 )
                 return answer
             except _NotOursToAct as error:
@@ -163,18 +168,20 @@ class PodReleaser:
                 # 404, 422: the pod may have changed since it was read.
                 changed = isinstance(error, ClusterRefused) and error.status in (404, 422)
                 if attempt >= (TRIES if changed else FEW_TRIES):
-                    raise _unyielding(ref, error) from error
+                    raise _unyielding_error(ref, error) from error
         raise AssertionError("unreachable")
 
-    async def _refused(self, order: Release, error: ClusterRefused) -> ReleaseOutcome | None:
+    async def _outcome_of_refusal(
+        self, order: Release, error: ClusterRefused
+    ) -> ReleaseOutcome | None:
         ref = order.intent.ref
         if error.status in (413, 422) and _TOO_LARGE.search(str(error)):
-            return _too_large(ref, error)
+            return _log_too_large(ref, error)
         match error.status:
             case 404:
                 return ReleaseOutcome.GONE
             case 422:
-                return await self._examine(order, error)
+                return await self._outcome_after_conflict(order, error)
             case 409 | 429:
                 log.warning("release put off", extra=_facts(ref, error))
             case status:
@@ -182,11 +189,13 @@ class PodReleaser:
                 log.error("release refused", extra=_facts(ref, error) | {"advice": advice})
         return ReleaseOutcome.HELD
 
-    async def _examine(self, order: Release, refusal: ClusterRefused) -> ReleaseOutcome | None:
+    async def _outcome_after_conflict(
+        self, order: Release, refusal: ClusterRefused
+    ) -> ReleaseOutcome | None:
         """Return why the patch failed. It certainly did: no patch is in flight."""
         ref = order.intent.ref
         try:
-            answer = _judge(await self._read(ref), ref)
+            answer = _shown_outcome(await self._read(ref), ref)
         except (ClusterUnavailable, ClusterRefused) as error:
             log.warning("pod not readable", extra=_facts(ref, error))
             return None
@@ -194,20 +203,23 @@ class PodReleaser:
             log.warning("release did not apply", extra=_facts(ref, refusal))
         return answer
 
-    async def _fence_off(self, order: Release, pod: objects.PodObject) -> None:
+    async def _fence_release(self, order: Release, pod: objects.PodObject) -> None:
         """Make the release fail from now on. Raises ClusterError."""
         ref, found = order.intent.ref, _stamp(pod)
-        if found is None or found not in (order.tested, release_patch.written_again(order)):
+        if found is None or found not in (
+            order.expected_annotation,
+            release_patch.restored_annotation(order),
+        ):
             return
         await self._patch(
-            ref, release_patch.fence_patch(ref.uid, found, release_patch.fence_of(order))
+            ref, release_patch.fence_patch(ref.uid, found, release_patch.release_fence(order))
         )
 
     async def _patch(self, ref: PodRef, patch: release_patch.Patch) -> None:
         """Send a patch. Repeat it a few times if the server returns 409 or 429."""
-        for attempt in range(1, PUT_OFF_TRIES + 1):
+        for attempt in range(1, CONFLICT_TRIES + 1):
             # Less than the remaining time, so that the response arrives in time.
-            seconds = min(SERVER_SECONDS, 0.8 * self._left())
+            seconds = min(SERVER_SECONDS, 0.8 * self._seconds_left())
             if seconds < LEAST_SECONDS:
                 raise _NotOursToAct
             try:
@@ -222,7 +234,7 @@ class PodReleaser:
                 )
                 return
             except ClusterRefused as error:
-                if error.status not in (409, 429) or attempt == PUT_OFF_TRIES:
+                if error.status not in (409, 429) or attempt == CONFLICT_TRIES:
                     raise
                 asked = min(error.retry_after or 0.0, 10.0)
                 pause = min(LONGEST_PAUSE, random.uniform(0.05, 0.1) * 2**attempt)  # noqa: S311
@@ -244,7 +256,7 @@ class _NotOursToAct(Exception):
     """Leadership ended before the patch was sent."""
 
 
-def _judge(pod: objects.PodObject | None, ref: PodRef) -> ReleaseOutcome:
+def _shown_outcome(pod: objects.PodObject | None, ref: PodRef) -> ReleaseOutcome:
     """Return the release result that a stored pod shows."""
     if pod is None or pod.metadata.uid != ref.uid:
         return ReleaseOutcome.GONE
@@ -257,7 +269,7 @@ def _judge(pod: objects.PodObject | None, ref: PodRef) -> ReleaseOutcome:
     )
 
 
-def _unyielding(ref: PodRef, error: ClusterError) -> PodUnyielding:
+def _unyielding_error(ref: PodRef, error: ClusterError) -> PodUnyielding:
     return PodUnyielding(
         f"pod {ref.namespace}/{ref.name} can be read, but not changed ({error}): delete it, or "
         "mend the webhook or policy that refuses the change."
@@ -272,7 +284,7 @@ def _path(ref: PodRef) -> str:
     return f"/api/v1/namespaces/{quote(ref.namespace, safe='')}/pods/{quote(ref.name, safe='')}"
 
 
-def _too_large(ref: PodRef, error: ClusterError) -> ReleaseOutcome:
+def _log_too_large(ref: PodRef, error: ClusterError) -> ReleaseOutcome:
     """Log that a pod is too large for a release. It waits with a growing backoff."""
     advice = "the pod is too large to be changed: its owner must create it again, smaller."
     log.error("release refused", extra=_facts(ref, error) | {"advice": advice})

@@ -37,9 +37,9 @@ def read_priority(item: objects.PriorityClassObject, at: Millis) -> PriorityObse
         PriorityClass(
             name=meta.name,
             value=item.value,
-            never=item.preemption_policy == NEVER,
+            never_preempts=item.preemption_policy == NEVER,
             is_default=item.global_default,
-            ours=(meta.labels or {}).get(LABEL) == OURS,
+            is_ours=(meta.labels or {}).get(LABEL) == OURS,
             uid=meta.uid,
         ),
     )
@@ -49,10 +49,10 @@ class Twins:
     """An `EventSink` that forwards events to another one. `maintain_twins` acts on them."""
 
     def __init__(self, client: Client, then: EventSink) -> None:
-        self.complete = False
+        self.is_complete = False
         """Whether all twins existed at some time. It stays True: pods without twin are refused."""
         self._client = client
-        self._then = then
+        self._next_sink = then
         self._known: dict[str, PriorityClass] = {}
         self._listed = False
         self._changed = asyncio.Event()
@@ -68,7 +68,7 @@ class Twins:
                 self._listed = True
             case _:
                 pass
-        await self._then.put(event)
+        await self._next_sink.put(event)
         self._changed.set()
 
     async def maintain_twins(self) -> None:
@@ -80,7 +80,7 @@ class Twins:
             if not self._listed:
                 continue
             try:
-                await self._keep()
+                await self._apply_changes()
             except ClusterError as error:
                 log.warning("twins of PriorityClasses cannot be kept", extra={"why": str(error)})
                 await asyncio.sleep(pause)
@@ -89,17 +89,17 @@ class Twins:
             else:
                 pause = FIRST_PAUSE
 
-    async def _keep(self) -> None:
+    async def _apply_changes(self) -> None:
         """Apply the missing changes. The watch reports their result."""
         surplus, missing = (
-            priority_class_twins.surplus(self._known),
-            priority_class_twins.missing(self._known),
+            priority_class_twins.surplus_twins(self._known),
+            priority_class_twins.missing_twins(self._known),
         )
         for each in surplus:
             await self._delete(each)
         for twin in missing:
             await self._create(twin)
-        self.complete = self.complete or not (surplus or missing)
+        self.is_complete = self.is_complete or not (surplus or missing)
 
     async def _create(self, twin: Twin) -> None:
         body: dict[str, object] = {
@@ -111,17 +111,17 @@ class Twins:
             "globalDefault": False,
             "description": twin.description,
         }
-        if await self._done("POST", PATH, body, but=409):
+        if await self._send("POST", PATH, body, but=409):
             log.info("made the twin of a PriorityClass", extra={"twin": twin.name})
 
     async def _delete(self, each: PriorityClass) -> None:
         # With the uid: another replica may already have created a valid one with this name.
         body: dict[str, object] = {"preconditions": {"uid": each.uid}}
         path = f"{PATH}/{quote(each.name, safe='')}"
-        if await self._done("DELETE", path, body, but=404):
+        if await self._send("DELETE", path, body, but=404):
             log.info("deleted an unused twin", extra={"twin": each.name})
 
-    async def _done(self, method: str, path: str, body: dict[str, object], but: int) -> bool:
+    async def _send(self, method: str, path: str, body: dict[str, object], but: int) -> bool:
         """Send a request. Return False if another replica was first. A different uid is a 409."""
         try:
             await self._client.request(method, path, body=body)

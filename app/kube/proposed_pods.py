@@ -13,10 +13,10 @@ from app.core.errors import InvalidInput
 from app.core.events import PodObserved
 from app.core.model import Millis, Pod, Uid, UserName
 from app.core.podspec.annotations import LARGEST_GANG
-from app.core.podspec.pod_groups import ASKED, LABEL_JOB_SET
+from app.core.podspec.pod_groups import LABEL_JOB_SET, SIZE_FROM_GROUP
 from app.core.podspec.resource_claims import ResourceClaim
 from app.core.quantities import ManagedResources
-from app.core.well_known import ANNOTATION_RELEASE, ANNOTATION_SUBMITTER, GATE, HELD
+from app.core.well_known import ANNOTATION_RELEASE, ANNOTATION_SUBMITTER, GATE, RELEASE_HELD
 from app.k8s_types import objects
 from app.k8s_types.device_objects import ResourceClaimObject
 from app.kube.convert import Pods
@@ -52,17 +52,19 @@ class ProposedPods:
             pod = self._pod(document, proposal, user, at)
             if pod is None:
                 continue
-            if proposal.in_order and pod.gang and pod.gang_part:
-                pod = replace(pod, gang=f"{pod.gang}/{pod.gang_part}", gang_part="")
+            if proposal.in_order and pod.gang and pod.replicated_job:
+                pod = replace(pod, gang=f"{pod.gang}/{pod.replicated_job}", replicated_job="")
             claims = _claims(specs, proposal.namespace, at)
-            asking = (each for each in self._copies(pod, count, claims, shared) if each.asks)
+            asking = (
+                each for each in self._copies(pod, count, claims, shared) if each.needs_managed
+            )
             found += (_copy(each, part, number) for number, each in enumerate(asking))
         sizes: dict[str, int] = {}
         for pod in found:
             sizes[pod.gang] = sizes.get(pod.gang, 0) + 1
         return tuple(
             replace(pod, gang_size=min(sizes[pod.gang], LARGEST_GANG))
-            if pod.gang and pod.gang_size == ASKED
+            if pod.gang and pod.gang_size == SIZE_FROM_GROUP
             else pod
             for pod in found
         )
@@ -71,7 +73,7 @@ class ProposedPods:
         self, pod: Pod, count: int, claims: Mapping[str, ResourceClaim], shared: set[str]
     ) -> list[Pod]:
         """Return the charged copies of a pod. Only the first one is charged for shared claims."""
-        if pod.plain is None:
+        if pod.container_requests is None:
             return [pod] * count
         # Two charges at most, because one reads all requests of all claims.
         charged = [self._charge(pod, claims, shared) for _ in range(min(count, 2))]
@@ -132,7 +134,7 @@ def _held(
             labels[LABEL_JOB_SET] = name
             kind, name = "Job", f"{name}-0"
         owners = [objects.OwnerReference(kind=kind, name=name, uid=name, controller=True)]
-    stamps = {ANNOTATION_SUBMITTER: user, ANNOTATION_RELEASE: HELD}
+    stamps = {ANNOTATION_SUBMITTER: user, ANNOTATION_RELEASE: RELEASE_HELD}
     others = [each for each in spec.scheduling_gates or () if each.name != GATE]
     return objects.PodObject(
         metadata=objects.OwnedMetadata(

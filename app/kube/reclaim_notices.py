@@ -25,7 +25,7 @@ GROUP = "lifecycle.k8s.io/v1alpha1"
 SERVER_SECONDS = 5
 """Time limit of the API server for one request. It gives up afterwards."""
 
-GONE = (404, 409)
+HARMLESS_STATUSES = (404, 409)
 """The pod is gone, or another pod has its name. An EvictionRequest exists, or has no API."""
 
 
@@ -36,18 +36,20 @@ class PodReclaimNotifier:
         self._client = client
         self._clock = clock
 
-    async def give(self, order: GiveReclaimNotice) -> None:
+    async def give_notice(self, order: GiveReclaimNotice) -> None:
         """Write the notice. A deleted pod is no error. Raises ClusterError."""
-        ends = _text(order.ends)
+        ends = _time_text(order.ends_at)
         told = f"Fairgate evicts this pod at {ends}: {order.why}"
         await self._patch(order.ref, ends, "True", "Reclaim", told)
-        if order.responds:
-            await self._request(order.ref)
+        if order.has_responders:
+            await self._create_eviction_request(order.ref)
 
-    async def withdraw(self, order: WithdrawReclaimNotice) -> None:
+    async def withdraw_notice(self, order: WithdrawReclaimNotice) -> None:
         """Remove the notice. A deleted pod is no error. Raises ClusterError."""
-        if order.responds:
-            await self._send("DELETE", _requests(order.ref, _name(order.ref)), {})
+        if order.has_responders:
+            await self._send(
+                "DELETE", _eviction_request_path(order.ref, _eviction_request_name(order.ref)), {}
+            )
         told = "Fairgate does not evict this pod."
         await self._patch(order.ref, None, "False", "Withdrawn", told)
 
@@ -59,27 +61,27 @@ class PodReclaimNotifier:
             "status": status,
             "reason": reason,
             "message": message,
-            "lastTransitionTime": _text(self._clock()),
+            "lastTransitionTime": _time_text(self._clock()),
         }
         # A uid is immutable, so the server refuses this for any other pod.
         metadata = {"uid": ref.uid, "annotations": {ANNOTATION_RECLAIM_AT: ends}}
         body = {"metadata": metadata, "status": {"conditions": [condition]}}
         await self._send("PATCH", f"{_path(ref)}/status", body, STRATEGIC_PATCH)
 
-    async def _request(self, ref: PodRef) -> None:
+    async def _create_eviction_request(self, ref: PodRef) -> None:
         """Ask the responders of a pod to end it. The pod owns the request, so both go together."""
         owner = {"apiVersion": "v1", "kind": "Pod", "name": ref.name, "uid": ref.uid}
         body = {
             "apiVersion": GROUP,
             "kind": "EvictionRequest",
-            "metadata": {"name": _name(ref), "ownerReferences": [owner]},
+            "metadata": {"name": _eviction_request_name(ref), "ownerReferences": [owner]},
             "spec": {
                 "target": {"pod": {"name": ref.name, "uid": ref.uid}},
                 "requester": REQUESTER,
                 "intent": "Eviction",
             },
         }
-        await self._send("POST", _requests(ref), body)
+        await self._send("POST", _eviction_request_path(ref), body)
 
     async def _send(
         self, method: str, path: str, body: dict[str, Any], kind: str | None = None
@@ -94,15 +96,15 @@ class PodReclaimNotifier:
                 **({"content_type": kind} if kind else {}),
             )
         except ClusterRefused as error:
-            if error.status not in GONE:
+            if error.status not in HARMLESS_STATUSES:
                 raise
 
 
-def _text(at: Millis) -> str:
+def _time_text(at: Millis) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _name(ref: PodRef) -> str:
+def _eviction_request_name(ref: PodRef) -> str:
     return f"fairgate-{ref.uid}"
 
 
@@ -110,6 +112,6 @@ def _path(ref: PodRef) -> str:
     return f"/api/v1/namespaces/{quote(ref.namespace, safe='')}/pods/{quote(ref.name, safe='')}"
 
 
-def _requests(ref: PodRef, name: str = "") -> str:
+def _eviction_request_path(ref: PodRef, name: str = "") -> str:
     path = f"/apis/{GROUP}/namespaces/{quote(ref.namespace, safe='')}/evictionrequests"
     return f"{path}/{name}" if name else path

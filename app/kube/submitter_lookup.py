@@ -47,7 +47,7 @@ class KubeSubmitters:
         """
         self._client = client
         self._kinds = kinds
-        self._asks = asks
+        self._needs_managed = asks
         self._found: ExpiringCache[tuple[str, OwnerRef], UserName]
         self._found = ExpiringCache(clock, FOUND_SECONDS)
 
@@ -58,7 +58,7 @@ class KubeSubmitters:
             return found
         document = await self._read(namespace, owner)
         is_pod = (owner.group, owner.resource) == ("", "pods")
-        if is_pod and not self._asks((document or {}).get("spec")):
+        if is_pod and not self._needs_managed((document or {}).get("spec")):
             return None
         found = submitter_in(document, owner, self._kinds)
         if found is not None:

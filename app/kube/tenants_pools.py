@@ -21,7 +21,7 @@ from app.ports.cluster import StoredCondition
 
 VERSION = "fairgate.io/v1alpha1"
 KINDS = {"tenants": "Tenant", "pools": "Pool"}
-JUDGED = (400, 403, 413, 422)
+VALIDATED_STATUSES = (400, 403, 413, 422)
 """Status codes of the API server after it has validated a write."""
 
 _anything = Decoder[Any](object)
@@ -60,12 +60,12 @@ class KubeResources:
         Returns None if the object changed since `before`. Raises ClusterError, WriteRefused.
         """
         if before is None:
-            body: Any = _new(kind, name, spec, by)
-            answer = await self._judged("POST", _path(kind), body, JSON, dry_run, (409,))
+            body: Any = _new_object(kind, name, spec, by)
+            answer = await self._send_write("POST", _path(kind), body, JSON, dry_run, (409,))
         else:
-            body = _change(before, spec, by)
+            body = _update_patch(before, spec, by)
             path = _path(kind, name)
-            answer = await self._judged("PATCH", path, body, JSON_PATCH, dry_run, (404, 409))
+            answer = await self._send_write("PATCH", path, body, JSON_PATCH, dry_run, (404, 409))
         return None if answer is None else _stored(answer)
 
     async def delete(self, kind: str, before: Stored, by: str, dry_run: bool = False) -> bool:
@@ -79,9 +79,9 @@ class KubeResources:
             "dryRun": ["All"] * dry_run,
         }
         path = _path(kind, before.name)
-        return await self._judged("DELETE", path, body, JSON, dry_run, (404, 409)) is not None
+        return await self._send_write("DELETE", path, body, JSON, dry_run, (404, 409)) is not None
 
-    async def _judged(
+    async def _send_write(
         self,
         method: str,
         path: str,
@@ -99,13 +99,13 @@ class KubeResources:
         except ClusterRefused as error:
             if error.status in changed:
                 return None
-            if error.status not in JUDGED:
+            if error.status not in VALIDATED_STATUSES:
                 raise
             said = str(error).removeprefix(f"{method} {path}: {error.status} ")
-            raise WriteRefused(sentence(said), error.status) from error
+            raise WriteRefused(plain_message(said), error.status) from error
 
 
-def sentence(said: str) -> str:
+def plain_message(said: str) -> str:
     """Return the API server's message without the parts that the user knows already."""
     kept = _VALUE.sub("", _OF_WHAT.sub("", said)).strip()
     return kept if kept.endswith(".") else kept + "."
@@ -116,7 +116,7 @@ def _path(kind: str, name: str = "") -> str:
     return f"{at}/{quote(name, safe='')}" if name else at
 
 
-def _new(kind: str, name: str, spec: Mapping[str, Any], by: str) -> dict[str, Any]:
+def _new_object(kind: str, name: str, spec: Mapping[str, Any], by: str) -> dict[str, Any]:
     return {
         "apiVersion": VERSION,
         "kind": KINDS[kind],
@@ -125,7 +125,7 @@ def _new(kind: str, name: str, spec: Mapping[str, Any], by: str) -> dict[str, An
     }
 
 
-def _change(before: Stored, spec: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
+def _update_patch(before: Stored, spec: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
     meta = before.document["metadata"]
     stamps = _stamps(by, meta["generation"] + 1)
     patch: list[dict[str, Any]] = [

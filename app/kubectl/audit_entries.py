@@ -30,7 +30,7 @@ class AuditFilter:
     kind: str | None = None
     namespace: str | None = None
 
-    def is_met(self, entry: Entry) -> bool:
+    def matches(self, entry: Entry) -> bool:
         """Return whether an entry matches."""
         facts = entry["facts"]
         names = {facts.get("pod"), f"{facts.get('namespace')}/{facts.get('pod')}"}
@@ -55,7 +55,7 @@ def newest(
     while True:
         start = max(begin, end - width)
         answer = _read(client, wanted.tenant, start, end)
-        part = [each for each in _entries(answer.body) if wanted.is_met(each)]
+        part = [each for each in _entries(answer.body) if wanted.matches(each)]
         found = [*part, *found]
         if len(found) > limit or start <= begin:
             items = [_as_item(each) for each in found[max(0, len(found) - limit) :]]

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from app.core.errors import ClusterRefused, FairgateError, InvalidInput
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 from app.kubectl import cli_reports
 from app.kubectl.options import (
     Connection,
@@ -88,7 +88,7 @@ def queue(
     """Show what waits: each user's place, what holds it back, when it is likely to start."""
     from app.kubectl import commands
 
-    commands.queue(connection.open(), output, tenant, user, scope, limit)
+    commands.queue(connection.create_client(), output, tenant, user, scope, limit)
 
 
 @cli.command(
@@ -103,7 +103,7 @@ def mine(*, scope: ListedPods, output: WatchedOutput, connection: Connection) ->
     """Show your own pods with place, reason and estimate, and your use against your fair share."""
     from app.kubectl import commands
 
-    commands.mine(connection.open(), output, scope)
+    commands.mine(connection.create_client(), output, scope)
 
 
 @cli.command(
@@ -133,7 +133,7 @@ def why(
     """Show why pods wait, until when, and the remedies. You need the right to get the pods."""
     from app.kubectl import commands
 
-    commands.why(connection.open(), output, scope, pod)
+    commands.why(connection.create_client(), output, scope, pod)
 
 
 @cli.command(
@@ -195,7 +195,7 @@ def tenants(
     """Show tenants: weight, share of the cluster, used and borrowed amounts, pending pods."""
     from app.kubectl import commands
 
-    commands.tenants(connection.open(), output, limit)
+    commands.tenants(connection.create_client(), output, limit)
 
 
 @cli.command(
@@ -213,7 +213,7 @@ def pools(
     """Show pools: nodes, capacity, used and free amounts."""
     from app.kubectl import commands
 
-    commands.pools(connection.open(), output, limit)
+    commands.pools(connection.create_client(), output, limit)
 
 
 @cli.command(
@@ -263,7 +263,9 @@ def usage(
     """Show usage, in hours of each resource: the time for which released pods reserved it."""
     from app.kubectl import commands
 
-    commands.usage(connection.open(), output, by, (since, until), tenant, limit, total=total)
+    commands.usage(
+        connection.create_client(), output, by, (since, until), tenant, limit, total=total
+    )
 
 
 @cli.command(
@@ -296,7 +298,7 @@ def simulate(
     """Show the effect of other weights on the pods that wait now. The cluster is not changed."""
     from app.kubectl import commands
 
-    commands.simulate(connection.open(), output, weight or (), user or (), hours)
+    commands.simulate(connection.create_client(), output, weight or (), user or (), hours)
 
 
 def _is_written(context: typer.Context) -> Callable[[str], bool]:
@@ -326,7 +328,7 @@ def weights(
     from app.kubectl import reports
 
     if context_.invoked_subcommand is None:
-        reports.shares(connection.open(), output, tenant)
+        reports.shares(connection.create_client(), output, tenant)
     elif any(map(_is_written(context_), context_.params)):
         raise InvalidInput("Write options after the word set: kubectl fairgate weights set --help.")
 
@@ -354,7 +356,7 @@ def set_weight(
     """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""
     from app.kubectl import commands
 
-    commands.set_weight(connection.open(), output, tenant, user, weight, dry_run)
+    commands.set_weight(connection.create_client(), output, tenant, user, weight, dry_run)
 
 
 cli.add_typer(weights_app, name="weights")
@@ -439,7 +441,7 @@ def _code(status: int) -> int:
 
 
 def _report_errors(error: FairgateError, code: int) -> int:
-    print(f"fairgate: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+    print(f"fairgate: {escape_hidden(' '.join(str(error).split()))}", file=sys.stderr)
     if os.environ.get("FAIRGATE_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
     return code

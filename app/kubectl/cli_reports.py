@@ -56,7 +56,7 @@ def shares(
     """
     from app.kubectl import reports
 
-    reports.shares(connection.open(), output, tenant)
+    reports.shares(connection.create_client(), output, tenant)
 
 
 @with_groups
@@ -77,7 +77,7 @@ def quotas(
     """Show guarantee, limit and use of tenants in each pool; of a tenant also its users' use."""
     from app.kubectl import reports
 
-    reports.quotas(connection.open(), output, tenant, at)
+    reports.quotas(connection.create_client(), output, tenant, at)
 
 
 @with_groups
@@ -132,8 +132,8 @@ def audit(
     from app.kubectl import reports
     from app.kubectl.audit_entries import AuditFilter
 
-    wanted = AuditFilter(pod, person, tenant, kind, scope.one(None))
-    reports.audit(connection.open(), output, wanted, (since, until), limit)
+    wanted = AuditFilter(pod, person, tenant, kind, scope.only_namespace(None))
+    reports.audit(connection.create_client(), output, wanted, (since, until), limit)
 
 
 @with_groups
@@ -154,7 +154,7 @@ def open_page(
     """
     from app.kubectl import reports
 
-    reports.open_page(connection.open(), port, browser=browser)
+    reports.open_page(connection.create_client(), port, browser=browser)
 
 
 @with_groups
@@ -166,4 +166,4 @@ def version(
     """Show the versions of the client and of the server, and whether they fit."""
     from app.kubectl import reports
 
-    reports.server_version(connection.open(), output, installed_version() or "unknown")
+    reports.server_version(connection.create_client(), output, installed_version() or "unknown")

@@ -41,7 +41,7 @@ class ApiAnswer:
     age: float
     warnings: tuple[str, ...] = ()
 
-    def read(self) -> Any:
+    def as_object(self) -> Any:
         """Return the body as a JSON object. Raises ClusterUnavailable if it is anything else."""
         try:
             found = json.loads(self.body)
@@ -80,15 +80,15 @@ class ApiClient:
         """Send a GET request. Wait and retry after status 429. Raises ClusterError."""
         return self._retry("GET", path, query, None)
 
-    def evaluate(self, path: str, body: Any) -> ApiAnswer:
+    def post_query(self, path: str, body: Any) -> ApiAnswer:
         """Send a POST request that changes nothing. Retry like `get`. Raises ClusterError."""
         return self._retry("POST", path, (), json.dumps(body).encode())
 
     def send(self, method: str, path: str, body: Any, query: Query = ()) -> ApiAnswer:
         """Send a write. Raises ClusterError; it may have taken effect if ClusterUnavailable."""
-        return self._ask(method, f"{self._root}{path}", query, json.dumps(body).encode())
+        return self._send_request(method, f"{self._root}{path}", query, json.dumps(body).encode())
 
-    def pages(
+    def list_pages(
         self, path: str, query: Query = (), limit: int | None = None
     ) -> tuple[Any, ApiAnswer]:
         """Read a list of up to `limit` items page by page. Return one list and the last answer.
@@ -102,7 +102,7 @@ class ApiClient:
             size = LARGEST_PAGE if limit is None else min(limit - had, LARGEST_PAGE)
             asked = [*query, ("limit", str(size)), *([("continue", token)] if token else [])]
             answer = self.get(path, asked)
-            page = answer.read()
+            page = answer.as_object()
             if whole is not None:
                 page["items"] = whole["items"] + page["items"]
             whole = page
@@ -131,27 +131,27 @@ class ApiClient:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable_error(error) from error
 
-    def kubernetes(self, path: str, query: Query = ()) -> ApiAnswer:
+    def get_kubernetes(self, path: str, query: Query = ()) -> ApiAnswer:
         """Read a path of the API server itself. Requires `aggregated`."""
-        return self._ask("GET", path, query, None)
+        return self._send_request("GET", path, query, None)
 
     def dry_run(self, path: str, body: Any) -> ApiAnswer:
         """Create an object in the API server with `dryRun=All`. Requires `aggregated`."""
-        return self._ask("POST", path, [("dryRun", "All")], json.dumps(body).encode())
+        return self._send_request("POST", path, [("dryRun", "All")], json.dumps(body).encode())
 
     def _retry(self, method: str, path: str, query: Query, body: bytes | None) -> ApiAnswer:
         for _ in range(PATIENCE):
             try:
-                return self._ask(method, f"{self._root}{path}", query, body)
+                return self._send_request(method, f"{self._root}{path}", query, body)
             except ClusterRefused as error:
                 if error.status != TOO_MANY or not 0 < (error.retry_after or 0) <= LONGEST_WAIT:
                     raise
                 time.sleep(error.retry_after or 0)
-        return self._ask(method, f"{self._root}{path}", query, body)
+        return self._send_request(method, f"{self._root}{path}", query, body)
 
-    def _ask(self, method: str, path: str, query: Query, body: bytes | None) -> ApiAnswer:
+    def _send_request(self, method: str, path: str, query: Query, body: bytes | None) -> ApiAnswer:
         asked = urlencode(list(query))
         url = f"{self._host}{path}" + (f"?{asked}" if asked else "")
         headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "fairgate"})
@@ -169,9 +169,9 @@ class ApiClient:
                 redirect=False,
             )
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable_error(error) from error
         if answer.status >= 300:
-            raise self._refusal(answer, path)
+            raise self._refused_error(answer, path)
         return ApiAnswer(
             answer.data,
             _date(answer.headers),
@@ -179,7 +179,7 @@ class ApiClient:
             _warnings(answer.headers.getlist("Warning")),
         )
 
-    def _silent(self, error: Exception) -> ClusterUnavailable:
+    def _unreachable_error(self, error: Exception) -> ClusterUnavailable:
         if isinstance(error, (urllib3.exceptions.SSLError, ssl.SSLError)):
             return ClusterUnavailable(
                 f"No trust in the TLS of {self._host} ({_reason(error)}); "
@@ -194,17 +194,17 @@ class ApiClient:
             "and can be reached from here."
         )
 
-    def _refusal(
+    def _refused_error(
         self, answer: urllib3.BaseHTTPResponse, path: str
     ) -> ClusterRefused | ClusterUnavailable:
-        sentence, ours = self._sentence(answer, path)
+        sentence, ours = self._error_message(answer, path)
         status = answer.status
         # A 500 from Fairgate is a defect of Fairgate; any other comes from a proxy between.
         if status > 500 or (status == 500 and not ours):
             return ClusterUnavailable(sentence)
         return ClusterRefused(sentence, status, _seconds(answer.headers, "Retry-After"))
 
-    def _sentence(self, answer: urllib3.BaseHTTPResponse, path: str) -> tuple[str, bool]:
+    def _error_message(self, answer: urllib3.BaseHTTPResponse, path: str) -> tuple[str, bool]:
         """Return the error message, and whether Fairgate itself sent it."""
         try:
             said = json.loads(answer.data)
@@ -221,9 +221,9 @@ class ApiClient:
             ), False
         if not path.startswith(self._root) and answer.status != UNAUTHORIZED:
             return why, False  # the API server's own message about one of its own objects
-        return self._status(answer.status, why), False
+        return self._status_message(answer.status, why), False
 
-    def _status(self, status: int, why: str) -> str:
+    def _status_message(self, status: int, why: str) -> str:
         match status:
             case 401:
                 return (

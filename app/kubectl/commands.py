@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
-from app.core.safe_text import all_visible, visible
+from app.core.safe_text import escape_hidden, escape_hidden_in_json
 from app.kubectl import (
     arguments,
     explain,
@@ -84,9 +84,9 @@ def queue(
         with advice_if_forbidden(OWN_PODS_HINT):
             return _queue(client, tenant, query, pod_filter, limit)
 
-    what = "Nothing" if user is None else f"Nothing of user {visible(user)}"
-    what += "" if scope.selector is None else f" with labels {visible(scope.selector)}"
-    space = scope.one(None if scope.selector is None else client.namespace)
+    what = "Nothing" if user is None else f"Nothing of user {escape_hidden(user)}"
+    what += "" if scope.selector is None else f" with labels {escape_hidden(scope.selector)}"
+    space = scope.only_namespace(None if scope.selector is None else client.namespace)
     what += "" if space is None else f" in namespace {space}"
 
     def draw(found: Any, now: datetime) -> Block | str:
@@ -106,8 +106,8 @@ def _queue(
     """Return up to `limit` pods of a queue that pass the filter."""
     path = f"/tenants/{segment(tenant)}/queue"
     if pod_filter is None:
-        return client.pages(path, query, limit)
-    found, answer = client.pages(path, query)
+        return client.list_pages(path, query, limit)
+    found, answer = client.list_pages(path, query)
     return {**found, "items": [*filter(pod_filter, found["items"])][:limit]}, answer
 
 
@@ -119,7 +119,7 @@ def _queues(
 ) -> tuple[Any, ApiAnswer]:
     """Return the queue of every tenant that has pending pods and is visible to the caller."""
     with advice_if_forbidden(f"{OWN_PODS_HINT} One tenant: queue TENANT."):
-        known, answer = client.pages("/tenants")
+        known, answer = client.list_pages("/tenants")
     found: list[Any] = []
     hidden: list[str] = []
     left = limit
@@ -147,7 +147,7 @@ def why(client: ApiClient, output: OutputOptions, scope: NamespaceScope, pod: st
         raise InvalidInput("Name one pod or object, or give labels by -l; not both.")
     if pod is not None and scope.all_namespaces:
         raise InvalidInput("A name is looked up in one namespace: write -n, or -A with -l.")
-    space = scope.one(client.namespace)
+    space = scope.only_namespace(client.namespace)
     source = (
         related_pods.source(pod)
         if pod is not None
@@ -157,7 +157,7 @@ def why(client: ApiClient, output: OutputOptions, scope: NamespaceScope, pod: st
         show(
             output,
             lambda: related_pods.summary(client, space, source),
-            lambda found, now: explain.several(found, output.wide, now),
+            lambda found, now: explain.explain_several(found, output.wide, now),
             PODS,
         )
         return
@@ -165,7 +165,7 @@ def why(client: ApiClient, output: OutputOptions, scope: NamespaceScope, pod: st
 
     def fetch() -> tuple[Any, ApiAnswer]:
         answer = client.get(path)
-        return answer.read(), answer
+        return answer.as_object(), answer
 
     show(output, fetch, lambda found, now: explain.why(found, output.wide, now), POD)
 
@@ -183,12 +183,12 @@ def attempt(
     objects = manifests.documents(file)
     if contexts:
         found = dry_run.compare(
-            lambda name: connection.with_context(name).open(), contexts, namespace, objects
+            lambda name: connection.with_context(name).create_client(), contexts, namespace, objects
         )
         by_context = {each["context"] for each in found["items"] if not each["accepted"]}
         refused = len(by_context) == len(contexts)
     else:
-        found = dry_run.evaluate(connection.open(), namespace, objects)
+        found = dry_run.evaluate(connection.create_client(), namespace, objects)
         refused = not dry_run.is_accepted(found["items"])
     answer = ApiAnswer(b"", datetime.now(timezone.utc), 0.0)
     show(
@@ -210,7 +210,7 @@ def mine(client: ApiClient, output: OutputOptions, scope: NamespaceScope) -> Non
     def fetch() -> tuple[Any, ApiAnswer]:
         pod_filter = related_pods.pod_filter(client, scope)
         answer = client.get("/me")
-        found = answer.read()
+        found = answer.as_object()
         if pod_filter is not None:
             found = {**found, "workloads": [*filter(pod_filter, found["workloads"])]}
         return found, answer
@@ -222,7 +222,7 @@ def tenants(client: ApiClient, output: OutputOptions, limit: int | None) -> None
     """Show tenants."""
     show(
         output,
-        lambda: client.pages("/tenants", (), limit),
+        lambda: client.list_pages("/tenants", (), limit),
         lambda found, _: tables.tenants(found["items"], output.wide),
         TENANTS,
     )
@@ -232,7 +232,7 @@ def pools(client: ApiClient, output: OutputOptions, limit: int | None) -> None:
     """Show pools."""
     show(
         output,
-        lambda: client.pages("/pools", (), limit),
+        lambda: client.list_pages("/pools", (), limit),
         lambda found, _: tables.pools(found["items"], output.wide),
         POOLS,
     )
@@ -269,7 +269,7 @@ def usage(
     with advice_if_forbidden(advice):
         show(
             output,
-            lambda: client.pages("/usage", query, limit),
+            lambda: client.list_pages("/usage", query, limit),
             lambda found, _: tables.usage(found, names, output.wide),
             USAGE,
         )
@@ -295,7 +295,7 @@ def simulate(
     answer = client.send("POST", "/simulations", body)
     show(
         output,
-        lambda: (answer.read(), answer),
+        lambda: (answer.as_object(), answer),
         lambda found, _: explain.simulation(found, output.wide),
         FORECASTS,
     )
@@ -318,15 +318,15 @@ def set_weight(
     whom = f"/users/{segment(user)}" if user is not None else ""
     path = f"/tenants/{segment(tenant)}{whom}/weight"
     query = [("dryRun", "true")] if dry_run else []
-    found = client.send("PUT", path, {"weight": arguments.weight(weight)}, query).read()
+    found = client.send("PUT", path, {"weight": arguments.weight(weight)}, query).as_object()
     if output.is_data:
         print(as_text(output, found))
         return
     who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"
     if dry_run:
-        write(explain.change(visible(who), weight, all_visible(found)), output)
+        write(explain.change(escape_hidden(who), weight, escape_hidden_in_json(found)), output)
     else:
-        write(f"{visible(who)} weighs {weight} from now on.")
+        write(f"{escape_hidden(who)} weighs {weight} from now on.")
     if user is not None:
         _warn_if_unknown(client, tenant, user)
 
@@ -334,7 +334,7 @@ def set_weight(
 def _warn_if_unknown(client: ApiClient, tenant: str, user: str) -> None:
     """Warn of a user without pods in the tenant: the name may be misspelt."""
     try:
-        found, _ = client.pages(f"/tenants/{segment(tenant)}/users")
+        found, _ = client.list_pages(f"/tenants/{segment(tenant)}/users")
     except ClusterError:
         return  # the weight is set; not every caller who may do that may see who has pods
     with_pods = {each["name"] for each in found["items"] if each["used"] or each["pending"]}

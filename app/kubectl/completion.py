@@ -24,7 +24,7 @@ _TAKES_A_FILE = ("--kubeconfig", "--certificate-authority")
 def tenants(connection: ConnectionOptions, incomplete: str) -> list[str]:
     """Return the tenants that the caller may list."""
     with contextlib.suppress(FairgateError):
-        found = connection.open().get("/tenants", [("limit", "500")]).read()["items"]
+        found = connection.create_client().get("/tenants", [("limit", "500")]).as_object()["items"]
         return [each["name"] for each in found if each["name"].startswith(incomplete)]
     return []
 
@@ -32,13 +32,14 @@ def tenants(connection: ConnectionOptions, incomplete: str) -> list[str]:
 def pods(connection: ConnectionOptions, namespace: str | None, incomplete: str) -> list[str]:
     """Return the pods of a namespace that have no node yet; empty without the API server."""
     with contextlib.suppress(FairgateError):
-        client = connection.open()
+        client = connection.create_client()
         if not client.aggregated:
             return []
         path = f"/api/v1/namespaces/{quote(namespace or client.namespace, safe='')}/pods"
         query = [("fieldSelector", "spec.nodeName=,status.phase=Pending"), ("limit", "500")]
         names = [
-            each["metadata"]["name"] for each in client.kubernetes(path, query).read()["items"]
+            each["metadata"]["name"]
+            for each in client.get_kubernetes(path, query).as_object()["items"]
         ]
         return [each for each in names if each.startswith(incomplete)]
     return []

@@ -18,7 +18,7 @@ from app.core.kubeconfig import (
     KubeconfigFile,
     KubeconfigOptions,
     impersonation_headers,
-    select,
+    select_context,
     with_impersonation,
 )
 from app.kubectl.client import AGGREGATED, DIRECT, ApiClient
@@ -28,7 +28,7 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OSError, yaml.YAMLError)
 
 
-def direct(server: str, token: str | None, authority: Path | None) -> ApiClient:
+def direct_client(server: str, token: str | None, authority: Path | None) -> ApiClient:
     """Return a client for a URL that authenticates by token. Raises InvalidInput."""
     url = urlsplit(server)
     if url.scheme not in ("https", "http") or not url.hostname or url.path.rstrip("/"):
@@ -52,7 +52,7 @@ def direct(server: str, token: str | None, authority: Path | None) -> ApiClient:
     return ApiClient(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
 
 
-def through(options: KubeconfigOptions) -> ApiClient:
+def kubeconfig_client(options: KubeconfigOptions) -> ApiClient:
     """Return a client that goes through the API server of a kubeconfig. Raises InvalidInput."""
     # Imported here, because help and completion need no library that takes a third of a second.
     from kubernetes.client import Configuration
@@ -97,7 +97,7 @@ def _load(
             "or Fairgate's URL by --server."
         )
     files = [KubeconfigFile(path, merger.config_files[path]) for path in merger.paths]
-    selected = select(files, options)
+    selected = select_context(files, options)
     # The library takes the last current-context of several files, and kubectl takes the first.
     loader = KubeConfigLoader(
         merger.config, active_context=selected.name or None, config_base_path=None

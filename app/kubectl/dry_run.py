@@ -77,7 +77,7 @@ def _evaluate(client: ApiClient, found: Manifest, claims: Claims) -> Result:
     trial = None
     try:
         answer = _create(client, found.path, found.document, notes)
-        stored = answer.read()
+        stored = answer.as_object()
         made = [each for each in pods(found, stored) if each.count]
         if found.kind != "Pod":
             made = [_pod(client, found, each, notes) for each in made]
@@ -104,7 +104,7 @@ def _pod(client: ApiClient, found: Manifest, copies: PodCopies, notes: list[str]
             raise _Refusal(f"its pods would be refused: {refusal}") from refusal
         notes.append("You may not create pods, so the admission of its pods was not tested.")
         return copies
-    return PodCopies(copies.count, answer.read())
+    return PodCopies(copies.count, answer.as_object())
 
 
 def _create(
@@ -145,7 +145,7 @@ def _trial(
         **({"inOrder": True} if in_order else {}),  # a server of an earlier version lacks it
     }
     try:
-        return client.evaluate("/trials", body).read()
+        return client.post_query("/trials", body).as_object()
     except ClusterRefused as error:
         if error.status != INVALID:
             raise
@@ -181,7 +181,7 @@ def _template(client: ApiClient, namespace: str, name: str) -> Any:
     """Return the spec of a claim from a template in the cluster; None without the right."""
     root = f"/apis/resource.k8s.io/v1/namespaces/{segment(namespace)}/resourceclaimtemplates"
     try:
-        return client.kubernetes(f"{root}/{segment(name)}").read()["spec"]["spec"]
+        return client.get_kubernetes(f"{root}/{segment(name)}").as_object()["spec"]["spec"]
     except ClusterRefused as error:
         if error.status == FORBIDDEN:
             return None

@@ -14,7 +14,7 @@ from app.terminal.text import Block, Group, Text
 
 Item = Mapping[str, Any]
 
-SAID = ("tenant", "pool", "first", "its score", "own score")
+SHOWN_NUMBERS = ("tenant", "pool", "first", "its score", "own score")
 """Numbers that the reason or the line `ahead` already contains."""
 
 
@@ -35,11 +35,11 @@ def why(item: Item, wide: bool, now: datetime) -> Block | str:
     ]
     if item["remedies"]:
         lines += ["", Text("What would change it:", "bold")]
-        lines += [point(each) for each in item["remedies"]]
+        lines += [bullet(each) for each in item["remedies"]]
     return Group(*lines)
 
 
-def several(found: Item, wide: bool, now: datetime) -> Block | str:
+def explain_several(found: Item, wide: bool, now: datetime) -> Block | str:
     """Return counts of pods by state, and why the first held pod of each rule waits."""
     space = found["namespace"]
     where = f"{found['source']} in " + (f"namespace {space}" if space else "all namespaces")
@@ -94,8 +94,8 @@ def _facts(item: Item, wide: bool, now: datetime) -> Block | str:
             ("first pod", pod(item)),
             ("uid", item["uid"]),
         ]
-    rows += [(name, value) for name, value in item["numbers"].items() if name not in SAID]
-    return sheet(rows)
+    rows += [(name, value) for name, value in item["numbers"].items() if name not in SHOWN_NUMBERS]
+    return fact_table(rows)
 
 
 def _estimate(item: Item, now: datetime) -> str:
@@ -114,11 +114,11 @@ def ahead(each: Item) -> str:
     return str(each.get("reason", scores))
 
 
-def sheet(rows: list[tuple[str, str]]) -> FittedTable:
+def fact_table(rows: list[tuple[str, str]]) -> FittedTable:
     return FittedTable((Column("", dim=True), Column("", wraps=True)), rows)
 
 
-def point(sentence: str) -> FittedTable:
+def bullet(sentence: str) -> FittedTable:
     return FittedTable((Column(""), Column("", wraps=True)), [("  *", sentence)], gap=1)
 
 

@@ -32,15 +32,15 @@ class ConnectionOptions:
     token: str | None = None
     authority: Path | None = None
 
-    def open(self) -> ApiClient:
+    def create_client(self) -> ApiClient:
         """Return the HTTP client, without a request. Raises InvalidInput."""
         from app.kubectl import connect  # heavy
 
         if self.server is None:
-            return connect.through(self.kubeconfig)
+            return connect.kubeconfig_client(self.kubeconfig)
         if self.kubeconfig.as_user or self.kubeconfig.as_groups:
             raise InvalidInput("--as needs the API server, which --server leaves out.")
-        return connect.direct(self.server, self.token, self.authority)
+        return connect.direct_client(self.server, self.token, self.authority)
 
     def with_context(self, name: str) -> ConnectionOptions:
         """Return the same options with another context."""
@@ -56,7 +56,7 @@ class NamespaceScope:
     selector: str | None = None
     """A label selector in the form of Kubernetes."""
 
-    def one(self, default: str | None) -> str | None:
+    def only_namespace(self, default: str | None) -> str | None:
         """Return the only namespace; None for all. `default`: without an option."""
         return None if self.all_namespaces else self.namespace or default
 

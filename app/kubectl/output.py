@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.core.safe_text import all_visible, visible
+from app.core.safe_text import escape_hidden, escape_hidden_in_json
 from app.kubectl.client import TOO_MANY, ApiAnswer
 from app.terminal.output import Listing, OutputOptions, as_text
 from app.terminal.text import Block, Group, Page, as_block
@@ -46,7 +46,7 @@ def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | Non
 
 def warn(sentence: str) -> None:
     """Print a message that is not the result to standard error."""
-    print(f"fairgate: {visible(sentence)}", file=sys.stderr)
+    print(f"fairgate: {escape_hidden(sentence)}", file=sys.stderr)
 
 
 def write(block: Block | str, output: OutputOptions | None = None) -> None:
@@ -71,7 +71,7 @@ def _print(
     if output.is_data:
         print(as_text(output, found, listing), flush=True)
     else:
-        write(draw(all_visible(found), answer.at), output)
+        write(draw(escape_hidden_in_json(found), answer.at), output)
 
 
 def _notes(found: Any, answer: ApiAnswer) -> list[str]:
@@ -114,8 +114,10 @@ def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | N
                 last = ()
             else:
                 if live:
-                    notes = map(visible, _notes(found, answer))
-                    shown = _text(Group(draw(all_visible(found), answer.at), *notes), output)
+                    notes = map(escape_hidden, _notes(found, answer))
+                    shown = _text(
+                        Group(draw(escape_hidden_in_json(found), answer.at), *notes), output
+                    )
                     live.update(Text.from_ansi(shown, no_wrap=True, overflow="crop"), refresh=True)
                 elif found != last:
                     if last is not None and not output.is_data:

@@ -74,7 +74,7 @@ class PageProxy:
         """The name of the cookie. A browser sends cookies to every port, so it has the port."""
         return f"fairgate-{self.port}"
 
-    def redeem(self, token: str) -> str | None:
+    def redeem_token(self, token: str) -> str | None:
         """Return the session if the token is right and was not used before."""
         with self._lock:
             if self._token is None or not _is_equal(token, self._token):
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass_on(url.path, url.query)
 
     def _sign_in(self, token: str) -> None:
-        session = self.proxy.redeem(token)
+        session = self.proxy.redeem_token(token)
         if session is None:
             self._say(401, "This address was used before; run kubectl fairgate open again.")
             return

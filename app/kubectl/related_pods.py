@@ -63,10 +63,10 @@ def pod_filter(client: ApiClient, scope: NamespaceScope) -> PodFilter | None:
     Labels are looked up now, in the API server. A gang passes if its first pod has the labels.
     """
     if scope.selector is None:
-        space = scope.one(None)
+        space = scope.only_namespace(None)
         return None if space is None else lambda item: bool(item["namespace"] == space)
     source = PodSource("", scope.selector)
-    pods, _ = _pods(client, scope.one(client.namespace), source)
+    pods, _ = _pods(client, scope.only_namespace(client.namespace), source)
     names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in pods}
     return lambda item: (item["namespace"], item["name"]) in names
 
@@ -106,7 +106,7 @@ def _pods(
     while True:
         asked = [*query, ("continue", token)] if token else query
         read = _read(client, path, asked, source, namespace)
-        page = read.read()
+        page = read.as_object()
         pods += page["items"]
         token = page["metadata"].get("continue") or ""
         if not token:
@@ -119,7 +119,7 @@ def _selector(client: ApiClient, namespace: str, source: PodSource) -> str:
     if source.kind == "jobset":
         return f"{JOBSET_LABEL}={source.name}"
     root = f"/apis/{_GROUPS[source.kind]}/v1/namespaces/{segment(namespace)}/{source.kind}s"
-    read = _read(client, f"{root}/{segment(source.name)}", (), source, namespace).read()
+    read = _read(client, f"{root}/{segment(source.name)}", (), source, namespace).as_object()
     selector = read["spec"]["selector"]
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
     for each in selector.get("matchExpressions") or ():
@@ -139,7 +139,7 @@ def _read(
     client: ApiClient, path: str, query: Any, source: PodSource, namespace: str | None
 ) -> ApiAnswer:
     try:
-        return client.kubernetes(path, query)
+        return client.get_kubernetes(path, query)
     except ClusterRefused as error:
         if error.status == NOT_FOUND:
             sentence = (
@@ -189,7 +189,7 @@ def _reasons(
             if error.status != NOT_FOUND:
                 raise
             continue  # released or deleted a moment ago
-        item = last.read()
+        item = last.as_object()
         if item["state"] == "held":
             found.setdefault(item["rule"], item)
             gang = item["namespace"], item["gang"] or item["name"]

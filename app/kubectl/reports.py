@@ -27,14 +27,14 @@ def shares(client: ApiClient, output: OutputOptions, tenant: str | None) -> None
         with advice_if_forbidden("One tenant: shares TENANT."):
             show(
                 output,
-                lambda: client.pages("/tenants"),
+                lambda: client.list_pages("/tenants"),
                 lambda found, _: tables.shares(found["items"], output.wide),
                 TENANTS,
             )
         return
     show(
         output,
-        lambda: client.pages(f"/tenants/{segment(tenant)}/users"),
+        lambda: client.list_pages(f"/tenants/{segment(tenant)}/users"),
         lambda found, _: tables.user_shares(tenant, found["items"], output.wide),
         USERS,
     )
@@ -49,7 +49,7 @@ def quotas(client: ApiClient, output: OutputOptions, tenant: str | None, at: str
     def fetch() -> tuple[Any, ApiAnswer]:
         if tenant is None:
             with advice_if_forbidden("" if query else "One tenant: quotas TENANT."):
-                return client.pages("/quotas", query)
+                return client.list_pages("/quotas", query)
         return _quotas_of(client, tenant)
 
     show(output, fetch, lambda found, _: tables.quotas(found["items"], output.wide), QUOTAS)
@@ -62,7 +62,7 @@ def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
     """
     path = f"/tenants/{segment(tenant)}"
     answer = client.get(path)
-    found = answer.read()
+    found = answer.as_object()
     limits = {each["pool"]: each for each in found["quotas"]}
     rows = [
         {
@@ -79,7 +79,7 @@ def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
     ]
     empty: dict[str, Any] = {"guarantee": {}, "limit": {}, "borrowed": {}}
     try:
-        users, answer = client.pages(f"{path}/users")
+        users, answer = client.list_pages(f"{path}/users")
     except ClusterRefused as error:
         if error.status != FORBIDDEN:
             raise
@@ -132,7 +132,7 @@ def server_version(client: ApiClient, output: OutputOptions, installed: str) -> 
     def fetch() -> tuple[Any, ApiAnswer]:
         try:
             answer = client.get("/version")
-            server = answer.read()["version"]
+            server = answer.as_object()["version"]
         except ClusterRefused as error:
             if error.status != GONE or "no Fairgate API" in str(error):
                 raise

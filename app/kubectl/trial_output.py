@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from app.kubectl import formatting
-from app.kubectl.explain import SAID, ahead, point, sheet
+from app.kubectl.explain import SHOWN_NUMBERS, ahead, bullet, fact_table
 from app.terminal.table import Column, FittedTable
 from app.terminal.text import Block, Group, Text
 
@@ -84,10 +84,10 @@ def _lines(item: Item, now: datetime) -> list[Block | str]:
     head = Text(f"{name} is accepted{_outcome(trial)}", "bold")
     if trial is None or trial["state"] == "unmanaged":
         return [head, *notes]
-    lines: list[Block | str] = [head, sheet(_facts(trial, now)), *notes]
+    lines: list[Block | str] = [head, fact_table(_facts(trial, now)), *notes]
     if trial["remedies"]:
         lines += ["", Text("Remedies, for an earlier start:", "bold")]
-        lines += [point(each) for each in trial["remedies"]]
+        lines += [bullet(each) for each in trial["remedies"]]
     return lines
 
 
@@ -113,7 +113,7 @@ def _facts(trial: Item, now: datetime) -> list[tuple[str, str]]:
     rows += [("held back by", trial["rule"]), ("reason", trial["reason"])]
     rows += [("starts", text) for text in _starts(trial, now)]
     rows += [("ahead", ahead(each)) for each in trial["ahead"]]
-    rows += [(name, value) for name, value in trial["numbers"].items() if name not in SAID]
+    rows += [(name, value) for name, value in trial["numbers"].items() if name not in SHOWN_NUMBERS]
     return rows
 
 

@@ -32,10 +32,10 @@ class PastQuotas(Protocol):
 class LeaderStateStore(Protocol):
     """Leader state for the other replicas. All methods raise StoreError."""
 
-    async def post(self, leader_message: LeaderStateMessage) -> None:
+    async def store_message(self, leader_message: LeaderStateMessage) -> None:
         """Replace the last message, unless the stored one has a later epoch."""
 
-    async def read(self) -> LeaderStateMessage | None:
+    async def read_message(self) -> LeaderStateMessage | None:
         """Return the last message, or None if there is no message."""
 
 
@@ -44,25 +44,25 @@ class EnforcementResult:
     """The last result of the enforcement probes, which a webhook replica runs every `seconds`.
 
     `holes`: by failed check, how enforcement does not work. `seconds` 0: the probes are off.
-    `renewed`: the last report of a replica that it works; 0: no replica has reported it.
+    `last_heartbeat`: the last report of a replica that it works; 0: no replica has reported it.
     """
 
     at: Millis
     seconds: float
     holes: Mapping[str, str] = field(default_factory=dict)
-    renewed: Millis = field(default=Millis(0))
+    last_heartbeat: Millis = field(default=Millis(0))
 
 
 class EnforcementResults(Protocol):
     """The result of the enforcement probes for other replicas. All methods raise StoreError."""
 
-    async def post(self, result: EnforcementResult) -> None:
+    async def store_result(self, result: EnforcementResult) -> None:
         """Replace the last result, but not its `renewed`."""
 
-    async def renew(self, at: Millis) -> None:
+    async def record_heartbeat(self, at: Millis) -> None:
         """Replace `renewed` alone: a webhook replica works at this time."""
 
-    async def read(self) -> EnforcementResult | None:
+    async def read_result(self) -> EnforcementResult | None:
         """Return the last result, or None if there is no result."""
 
 
@@ -132,7 +132,7 @@ class EventList(NamedTuple):
 class PodEvents(Protocol):
     """Reads the events of pods. May raise ClusterError."""
 
-    async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
+    async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
         """Return at most `limit` events, the newest of those read.
 
         They are of all pods that had this name in this namespace.
@@ -140,16 +140,16 @@ class PodEvents(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class FrontProxySettings:
     """Front-proxy settings of the API server: its client CA and its identity headers.
 
-    `ca` (PEM) signs its client certificate. `names` are the allowed common names, empty for any.
-    The other fields are header names, or header prefixes (`extras`).
+    `ca` (PEM) signs its client certificate. `allowed_names` are the allowed common names, empty for
+    any. The other fields are header names, or header prefixes (`extra_prefixes`).
     """
 
     ca: bytes = b""
-    names: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    uids: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
+    allowed_names: tuple[str, ...] = ()
+    user_headers: tuple[str, ...] = ()
+    uid_headers: tuple[str, ...] = ()
+    group_headers: tuple[str, ...] = ()
+    extra_prefixes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.core.audit.codec import SignedHead, line
+from app.core.audit.codec import SignedHead, entry_line
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Fact, Head
 
 
@@ -38,10 +38,10 @@ class Report:
 class Reports(Protocol):
     """Reports that wait for the leader. All methods raise StoreError."""
 
-    async def push(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
+    async def add_reports(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
         """Store each report once. Return how many of each type did not fit."""
 
-    async def waiting(self, limit: int) -> Sequence[Report]:
+    async def read_waiting_reports(self, limit: int) -> Sequence[Report]:
         """Return some reports that are not in the chain yet, by id.
 
         Sealing a record with the marker `report/ID` removes its report.
@@ -53,40 +53,40 @@ class Reports(Protocol):
 class StreamTail:
     """Tail of the audit stream: last entry, highest number ever written, signed head, size."""
 
-    last: Head
-    top: int
-    signed: SignedHead | None
+    last_head: Head
+    highest_number: int
+    signed_head: SignedHead | None
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries to append to a stream that ends with `after`. `signed` is the head after that.
+    """Entries to append to a stream that ends with `after`. `signed_head` is the head after that.
 
     `lines`: the entries as text. The audit markers of the records are stored in the same step.
-    Entries below number `keep` are removed. `aside` is True if the stored stream cannot be
-    continued and is moved away.
+    Entries below number `first_kept_number` are removed. `moves_stream_away` is True if the stored
+    stream cannot be continued and is moved away.
     """
 
     epoch: int
     after: Head
     entries: tuple[Entry, ...]
-    signed: SignedHead
-    keep: int = 0
-    aside: bool = False
+    signed_head: SignedHead
+    first_kept_number: int = 0
+    moves_stream_away: bool = False
     lines: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lines", tuple(line(entry) for entry in self.entries))
+        object.__setattr__(self, "lines", tuple(entry_line(entry) for entry in self.entries))
 
 
 class AuditStream(Protocol):
     """The stream of the audit chain. All methods raise StoreError."""
 
-    async def ending(self) -> StreamTail:
+    async def read_tail(self) -> StreamTail:
         """Return the tail of the stream."""
 
-    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+    async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
         """Return at most `limit` entries above number `after`, each with its number, not parsed."""
 
     async def append(self, batch: Batch) -> bool:
@@ -96,7 +96,7 @@ class AuditStream(Protocol):
         then no entry was written. A batch that removes entries needs no memory.
         """
 
-    async def room(self) -> int:
+    async def read_memory_limit(self) -> int:
         """Return the memory limit of the Redis server in bytes, 0 if there is no known limit."""
 
     async def remove_markers(self, epoch: int, keys: Sequence[str]) -> None:
@@ -106,24 +106,24 @@ class AuditStream(Protocol):
 class AuditReader(Protocol):
     """Read access to the chain. All methods raise StoreError."""
 
-    async def ending(self) -> StreamTail:
+    async def read_tail(self) -> StreamTail:
         """Return the tail of the chain."""
 
-    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+    async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
         """Return at most `limit` entries above number `after`, each with its number, not parsed."""
 
 
 class Anchor(Protocol):
     """Stores the newest signed head outside Redis. May raise ClusterError."""
 
-    async def anchored(self) -> SignedHead | None:
+    async def read_anchored_head(self) -> SignedHead | None:
         """Return the newest anchored head, or None if it is missing or invalid."""
 
-    async def anchor(self, epoch: int, signed: SignedHead) -> None:
+    async def anchor_head(self, epoch: int, signed: SignedHead) -> None:
         """Store this head as leader of `epoch`. Raises EpochStale if a newer leader has claimed."""
 
 
-class Signing(Protocol):
+class HeadSigner(Protocol):
     """A key that signs heads."""
 
     @property
@@ -138,7 +138,7 @@ class AuditSink(Protocol):
     def write_line(self, line: str, number: int, epoch: int) -> None:
         """Write a line about entry `number`, in order. `epoch` is the leader's."""
 
-    async def copied(self) -> int | None:
+    async def read_last_copied(self) -> int | None:
         """Return the number of the last entry that any process has copied or is copying.
 
         Returns 0 if there is no copy, None if unknown. Returns soon.

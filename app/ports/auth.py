@@ -35,5 +35,5 @@ class Authorizer(Protocol):
     ) -> bool:
         """Return whether RBAC allows the verb. No `name` means all objects. Pods have group ""."""
 
-    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+    async def allows_path(self, identity: Identity, verb: str, path: str) -> bool:
         """Return whether RBAC allows the verb on a non-resource path (`nonResourceURLs`)."""

@@ -78,7 +78,7 @@ class Evictor(Protocol):
     async def delete(self, ref: PodRef) -> None:
         """Delete the pod with this uid, with a short grace period, regardless of budgets."""
 
-    async def kept(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
+    async def find_unevictable(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
         """Return the pods that would stay if all `refs` were evicted now, each with the reason.
 
         The check evicts no pod.
@@ -88,17 +88,17 @@ class Evictor(Protocol):
 class ReclaimNotifier(Protocol):
     """Writes and removes the notice of a reclaim on a pod. May raise ClusterError."""
 
-    async def give(self, order: GiveReclaimNotice) -> None:
+    async def give_notice(self, order: GiveReclaimNotice) -> None:
         """Write the notice on the pod with this uid. A deleted pod is no error."""
 
-    async def withdraw(self, order: WithdrawReclaimNotice) -> None:
+    async def withdraw_notice(self, order: WithdrawReclaimNotice) -> None:
         """Remove the notice of the pod with this uid. A deleted pod is no error."""
 
 
 class OwnerLookup(Protocol):
     """Looks up the controllers of pods. May raise ClusterError."""
 
-    async def missing(self, namespace: str, name: str, uid: str) -> str:
+    async def find_missing_owner(self, namespace: str, name: str, uid: str) -> str:
         """Return the missing controller of this very pod. Empty string: not missing or unknown."""
 
 
@@ -112,7 +112,7 @@ class SubmitterLookup(Protocol):
 class DeviceUse(Protocol):
     """Measures how busy devices were. May raise ClusterError."""
 
-    async def busiest(self, seconds: int) -> Mapping[tuple[str, str], float]:
+    async def read_peak_device_use(self, seconds: int) -> Mapping[tuple[str, str], float]:
         """Return each pod's use of its busiest device as a fraction of the last `seconds` seconds.
 
         Keys are (namespace, name), values are from 0 to 1. Pods that were not measured are left
@@ -123,21 +123,23 @@ class DeviceUse(Protocol):
 class InstallRecord(Protocol):
     """Install time of Fairgate in this cluster. May raise ClusterError."""
 
-    async def since(self, now: Millis) -> Millis:
+    async def ensure_install_time(self, now: Millis) -> Millis:
         """Return the install time. If it is unknown, store `now` for good and return it."""
 
 
 class CheckpointStore(Protocol):
     """Stores checkpoints outside Redis, so that they survive its loss. May raise ClusterError."""
 
-    async def keep(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
+    async def store_checkpoint(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
         """Replace the checkpoint in the Tenant object. A deleted Tenant is no error."""
 
-    async def keep_others(self, checkpoints: Mapping[TenantName, TenantCheckpoint]) -> None:
+    async def store_other_checkpoints(
+        self, checkpoints: Mapping[TenantName, TenantCheckpoint]
+    ) -> None:
         """Replace the checkpoints of all tenants without a Tenant object together."""
 
-    async def read_others(self) -> Mapping[TenantName, TenantCheckpoint]:
-        """Return the checkpoints that `keep_others` stored."""
+    async def read_other_checkpoints(self) -> Mapping[TenantName, TenantCheckpoint]:
+        """Return the checkpoints that `store_other_checkpoints` stored."""
 
 
 class WatchSync(Protocol):

@@ -19,7 +19,7 @@ class ClusterSurvey(Protocol):
     async def get(self, path: str) -> Object | None:
         """Return the object at an API path, None if it does not exist."""
 
-    def pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
+    def list_pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
         """Yield the objects of a list in pages of at most `size`.
 
         The list is empty if the API server does not serve the kind.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
-from app.core.explain.reasons import Why
+from app.core.explain.reasons import WaitExplanation
 from app.core.explain.views import HeldView
 from app.core.model import Millis, Pod, PoolName, TenantName, Uid, UserName
 
@@ -27,10 +27,10 @@ class Forecasts(Protocol):
     def estimate(self, uid: Uid) -> Estimate | None:
         """Return the estimated wait, or None if it would be a guess."""
 
-    def withheld(self, uid: Uid) -> str:
+    def missing_estimate_reason(self, uid: Uid) -> str:
         """Return why there is no estimate, as a sentence."""
 
-    def estimate_of(self, seconds: float, at: Millis) -> Estimate | None:
+    def estimate_from_wait(self, seconds: float, at: Millis) -> Estimate | None:
         """Return the estimate for a simulated wait from `at`; None if it would be a guess."""
 
 
@@ -116,7 +116,7 @@ class Trial:
     at: Millis
     released: Mapping[Uid, PoolName]
     held: HeldView | None
-    why: Why | None
+    why: WaitExplanation | None
     wait: float | None
     failure: str | None
     assumed: str
@@ -125,5 +125,5 @@ class Trial:
 class Trials(Protocol):
     """Simulates proposed pods."""
 
-    async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
+    async def simulate_pods(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate the pods of a user. Raises ForecastBusy, ForecastFailed."""

@@ -9,10 +9,10 @@ from typing import Protocol
 class EpochFloor(Protocol):
     """Stores the highest epoch outside Redis and the Lease. May raise ClusterError."""
 
-    async def floor(self) -> int:
+    async def read_epoch_floor(self) -> int:
         """Return the highest epoch that was ever claimed, 0 if there is no such epoch."""
 
-    async def claim(self, epoch: int) -> None:
+    async def claim_epoch(self, epoch: int) -> None:
         """Raise the floor to `epoch`. Raises EpochStale if the floor is equal or higher."""
 
 
@@ -22,7 +22,7 @@ class TermListener(Protocol):
     def start_term(self, epoch: int) -> None:
         """Start a term. No release has happened in it yet."""
 
-    async def end(self) -> None:
+    async def end_term(self) -> None:
         """End the term, if one is active. Returns soon."""
 
 
@@ -36,14 +36,14 @@ class Leadership(Protocol):
         lead.
         """
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return for how many seconds this replica may still act, by the monotonic clock.
 
         At 0 or less it may not act. No request may be sent that could take longer.
         """
 
-    async def lost(self) -> None:
+    async def wait_until_lost(self) -> None:
         """Wait until leadership has ended."""
 
-    async def give_up(self) -> None:
+    async def release_lease(self) -> None:
         """Release the Lease, so that another replica need not wait until it expires."""

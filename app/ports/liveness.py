@@ -17,7 +17,7 @@ LIMIT_SECONDS = 60.0
 SLOW_SECONDS = 0.1
 """A step that takes longer is logged and counted."""
 
-TURN_SECONDS = 0.05
+SLICE_SECONDS = 0.05
 """A task with many small steps yields to other tasks after this time."""
 
 BEAT_SECONDS = 1.0
@@ -33,7 +33,7 @@ log = logging.getLogger("fairgate")
 class TaskSlice:
     """Measures how long a task has run since it last yielded to the event loop."""
 
-    def __init__(self, seconds: float = TURN_SECONDS, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, seconds: float = SLICE_SECONDS, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
         self._ends = clock() + seconds
 
@@ -54,17 +54,17 @@ class Liveness:
         """Record a finished step. The first call registers the part."""
         self._finished[part] = self._clock()
 
-    def stalled(self) -> dict[str, float]:
+    def stalled_parts(self) -> dict[str, float]:
         """Return how many seconds ago each stalled part finished its last step."""
         now = self._clock()
         ages = ((part, now - at) for part, at in list(self._finished.items()))
         return {part: age for part, age in ages if age > LIMIT_SECONDS}
 
-    def progresses(self) -> bool:
+    def makes_progress(self) -> bool:
         """Return whether no part has stalled."""
-        return not self.stalled()
+        return not self.stalled_parts()
 
-    async def beat(self) -> None:
+    async def run_heartbeat(self) -> None:
         """Report once a second that the event loop runs, until cancelled."""
         while True:
             self.finish_step(EVENT_LOOP)
@@ -79,7 +79,7 @@ class Steps:
         self._liveness = liveness
         self._count = count
 
-    def finish(
+    def finish_step(
         self, part: str, kind: str, seconds: float, namespace: str = "", name: str = ""
     ) -> None:
         """Record a finished step of this kind. Kinds are few and fixed.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.effects import Intend, StoreWrite
-from app.core.explain.queue_listing import Mark, QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, PoolName, Resource, TenantName, UserName
 
@@ -15,23 +15,25 @@ from app.core.model import Millis, PoolName, Resource, TenantName, UserName
 class AuditMarkers(Protocol):
     """Audit markers: the last recorded state of each object. All methods raise StoreError."""
 
-    async def noted(self) -> Mapping[str, str] | None:
+    async def audit_markers(self) -> Mapping[str, str] | None:
         """Return the markers, None if they were lost. No other leader adds any after `claim`."""
 
-    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+    async def restore_audit_markers(
+        self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]
+    ) -> None:
         """Store these markers if the stored ones were lost. Newer markers are retained."""
 
 
 class Store(AuditMarkers, Protocol):
     """The leader's state, copied to Redis. One caller at a time. All methods raise StoreError."""
 
-    async def floor(self, known: int = 0) -> int:
+    async def read_epoch_floor(self, known: int = 0) -> int:
         """Return the highest epoch that ever wrote, 0 for an empty store.
 
         An epoch that is implausibly far above `known` is ignored: no leader wrote it.
         """
 
-    async def claim(self, epoch: int) -> None:
+    async def claim_epoch(self, epoch: int) -> None:
         """Raise the floor to `epoch`, so older epochs cannot write. Their data stays readable."""
 
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
@@ -40,11 +42,11 @@ class Store(AuditMarkers, Protocol):
     async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
         """Apply all writes or no write. Raises EpochStale, StoreEmptied, StoreUnavailable."""
 
-    async def intents(self) -> tuple[Intend, ...]:
+    async def read_open_intents(self) -> tuple[Intend, ...]:
         """Return the releases that were started and have no recorded result."""
 
-    async def running(self) -> tuple[UsageRecord, ...]:
-        """Return the open usage records. No other leader adds any after `claim`."""
+    async def read_open_usage(self) -> tuple[UsageRecord, ...]:
+        """Return the open usage records. No other leader adds any after `claim_epoch`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,14 +75,14 @@ class QueueReader(Protocol):
     StoreEmptied: there is no complete copy. StoreForeign: another version of Fairgate wrote it.
     """
 
-    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+    async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
         """Return the users of a tenant, or of all tenants, with pending pods, sorted."""
 
-    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+    async def read_used_amounts(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         """Return the usage of a tenant's users, or of all users, sorted, without zeros."""
 
-    async def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    async def read_page(
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         """Return at most `limit` workloads of these users, in this order of users.
 
@@ -91,13 +93,13 @@ class QueueReader(Protocol):
 class UsageRecordReader(Protocol):
     """Read access to usage records for every replica. All methods raise StoreError."""
 
-    async def running(self) -> tuple[UsageRecord, ...]:
+    async def read_open_usage(self) -> tuple[UsageRecord, ...]:
         """Return the open usage records."""
 
-    def ran(self, after: Millis) -> AsyncIterator[UsageRecord]:
+    def read_ended_usage(self, after: Millis) -> AsyncIterator[UsageRecord]:
         """Yield the usage records that ended after `after`, in order of their end, in batches.
 
-        A caller that reads `running` first misses no record. It may see a record in both.
+        A caller that reads `read_open_usage` first misses no record. It may see a record in both.
         """
 
     async def complete_since(self) -> Millis | None:

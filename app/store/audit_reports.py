@@ -11,20 +11,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from app.core.audit.codec import plain
+from app.core.audit.codec import normalize_facts
 from app.core.audit_entry import REPORTED, AuditRecord, EntryType
 from app.core.model import Millis
 from app.ports.audit import Report
 from app.store.connection import Server
 from app.store.lua_scripts import Scripts
 
-MOST = 10_000
+MOST_REPORTS = 10_000
 """Maximum number of waiting reports. Later ones are dropped and counted."""
 
 SPARE = 1_000
 """Additional capacity for reports other than refusals: many refusals must not displace them."""
 
-LONGEST = 16 * 1024
+MOST_BYTES = 16 * 1024
 """Maximum size of a report in bytes."""
 LONGEST_FACT = 1024
 LONGEST_NAME = 64
@@ -36,19 +36,19 @@ log = logging.getLogger("fairgate.audit")
 class RedisReports:
     """`ports.audit.Reports` on Redis."""
 
-    def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
+    def __init__(self, server: Server, cluster: str, *, most: int = MOST_REPORTS) -> None:
         self._scripts = Scripts(server, cluster)
-        self._most = {
+        self._limits = {
             entry_type: most + SPARE * (entry_type is not EntryType.REFUSED)
             for entry_type in REPORTED
         }
 
-    async def push(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
+    async def add_reports(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
         """Store each report once. Return how many of each type did not fit."""
         dropped = {}
-        for entry_type, most in self._most.items():
+        for entry_type, most in self._limits.items():
             some = [each for each in reports if each.record.entry_type is entry_type]
-            flat = chain.from_iterable((each.id, _text(each.record)) for each in some)
+            flat = chain.from_iterable((each.id, _encode_record(each.record)) for each in some)
             count = (
                 int((await self._scripts.run_script("report_push", most, *flat))[0]) if some else 0
             )
@@ -56,12 +56,12 @@ class RedisReports:
                 dropped[entry_type] = count
         return dropped
 
-    async def waiting(self, limit: int) -> Sequence[Report]:
+    async def read_waiting_reports(self, limit: int) -> Sequence[Report]:
         """Return some unrecorded reports, by id. Invalid reports are removed."""
         flat = await self._scripts.run_script("report_list", limit)
         found, odd = [], []
         for name, text in zip(flat[::2], flat[1::2], strict=True):
-            report = _report(name, text)
+            report = _decode_report(name, text)
             if report is None:
                 odd.append(name)
             else:
@@ -73,14 +73,18 @@ class RedisReports:
         return sorted(found, key=lambda each: each.id)
 
 
-def _text(record: AuditRecord) -> str:
-    fields = {"at": record.at, "deed": record.entry_type.value, "facts": plain(record.facts)}
+def _encode_record(record: AuditRecord) -> str:
+    fields = {
+        "at": record.at,
+        "deed": record.entry_type.value,
+        "facts": normalize_facts(record.facts),
+    }
     return json.dumps(fields, separators=(",", ":"))
 
 
-def _report(name: bytes, text: bytes) -> Report | None:
+def _decode_report(name: bytes, text: bytes) -> Report | None:
     """Return the parsed report, or None if it is invalid."""
-    if len(name) > LONGEST_NAME or len(text) > LONGEST:
+    if len(name) > LONGEST_NAME or len(text) > MOST_BYTES:
         return None
     try:
         fields = json.loads(text)

@@ -15,20 +15,20 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Protocol
 
-from app.core.audit.codec import missed_line, read
+from app.core.audit.codec import missed_line, parse_line
 from app.core.audit_entry import Entry
 from app.core.errors import InvalidInput
 
-MOST = 50_000
+MOST_LINES = 50_000
 """Maximum number of lines that wait for a sink."""
 
-AT_ONCE = 256
+LINES_PER_WRITE = 256
 GATHER_SECONDS = 0.2
 """How long a line waits for others, so that a thread writes them together."""
 
 RETRY_SECONDS = 1.0
 READ_SECONDS = 5.0
-TAIL = 256 * 1024
+TAIL_BYTES = 256 * 1024
 """Number of bytes at the end of a file in which the last entry is searched."""
 
 FILE_BYTES = 64 * 2**20
@@ -51,7 +51,7 @@ class Sink(Protocol):
     def write(self, waiting: deque[AuditLine]) -> None:
         """Write up to AT_ONCE lines and remove each written line from `waiting`. Raises OSError."""
 
-    def last(self) -> int | None:
+    def last_number(self) -> int | None:
         """Return the last entry's number, 0 without entries, None if unknown. Raises OSError."""
 
 
@@ -61,12 +61,12 @@ class Backlog:
     def __init__(self, name: str, sink: Sink) -> None:
         self._name = name
         self._sink = sink
-        self._waiting: deque[AuditLine] = deque()
-        self._missed: list[AuditLine] = []
-        self._count = 0
-        self._newest = 0
-        self._wake = asyncio.Event()
-        self._urgent = asyncio.Event()
+        self._waiting_lines: deque[AuditLine] = deque()
+        self._missed_lines: list[AuditLine] = []
+        self._missed_count = 0
+        self._newest_number = 0
+        self._has_lines = asyncio.Event()
+        self._flush_requested = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._failing = False
@@ -74,30 +74,30 @@ class Backlog:
     def write_line(self, line: str, number: int, epoch: int) -> None:
         """Queue a line. Lines beyond the limit are dropped; a later line reports their numbers."""
         new = AuditLine(line, number, epoch)
-        self._newest = number
-        if len(self._waiting) >= MOST:
-            if not self._count:
+        self._newest_number = number
+        if len(self._waiting_lines) >= MOST_LINES:
+            if not self._missed_count:
                 log.error("lines of the audit chain are left out", extra={"sink": self._name})
-            self._missed = [*self._missed[:1], new]
-            self._count += 1
+            self._missed_lines = [*self._missed_lines[:1], new]
+            self._missed_count += 1
             return
-        self._name_missed()
-        self._waiting.append(new)
+        self._queue_missed_line()
+        self._waiting_lines.append(new)
         self._empty.clear()
-        self._wake.set()
+        self._has_lines.set()
 
-    async def copied(self) -> int | None:
+    async def read_last_copied(self) -> int | None:
         """Return the number of the last written or queued entry, 0 if missing or unreadable."""
         try:
             async with asyncio.timeout(READ_SECONDS):
-                last = await asyncio.to_thread(self._sink.last)
+                last = await asyncio.to_thread(self._sink.last_number)
         except OSError:  # TimeoutError is a subclass
             last = 0
-        return None if last is None else max(last, self._newest)
+        return None if last is None else max(last, self._newest_number)
 
     async def flush(self, seconds: float) -> None:
         """Wait until no line waits, at most `seconds` seconds."""
-        self._urgent.set()
+        self._flush_requested.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -105,31 +105,31 @@ class Backlog:
     async def write_lines(self) -> None:
         """Write until cancelled."""
         while True:
-            await self._wake.wait()
-            await self._gather()
-            self._wake.clear()
-            while self._waiting:
+            await self._has_lines.wait()
+            await self._wait_for_lines()
+            self._has_lines.clear()
+            while self._waiting_lines:
                 try:
-                    await asyncio.to_thread(self._sink.write, self._waiting)
+                    await asyncio.to_thread(self._sink.write, self._waiting_lines)
                     self._report_error(None)
                 except OSError as error:
                     self._report_error(error)
                     await asyncio.sleep(RETRY_SECONDS)
-                self._name_missed()
+                self._queue_missed_line()
             self._empty.set()
 
-    async def _gather(self) -> None:
+    async def _wait_for_lines(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GATHER_SECONDS):
-                await self._urgent.wait()
-        self._urgent.clear()
+                await self._flush_requested.wait()
+        self._flush_requested.clear()
 
-    def _name_missed(self) -> None:
-        if self._count and len(self._waiting) < MOST:
-            first, last = self._missed[0], self._missed[-1]
-            text = missed_line(self._count, first.number, last.number)
-            self._waiting.append(AuditLine(text, first.number, last.epoch))
-            self._missed, self._count = [], 0
+    def _queue_missed_line(self) -> None:
+        if self._missed_count and len(self._waiting_lines) < MOST_LINES:
+            first, last = self._missed_lines[0], self._missed_lines[-1]
+            text = missed_line(self._missed_count, first.number, last.number)
+            self._waiting_lines.append(AuditLine(text, first.number, last.epoch))
+            self._missed_lines, self._missed_count = [], 0
 
     def _report_error(self, error: OSError | None) -> None:
         if error is not None and not self._failing:
@@ -148,22 +148,22 @@ class Descriptor:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._rest = b""
+        self._partial_line = b""
 
     def write(self, waiting: deque[AuditLine]) -> None:
         """Write up to AT_ONCE lines and remove each written line from `waiting`. Raises OSError."""
-        count = min(AT_ONCE, len(waiting))
+        count = min(LINES_PER_WRITE, len(waiting))
         texts = [waiting[i].text.encode() + b"\n" for i in range(count)]
-        texts[0] = self._rest or texts[0]
+        texts[0] = self._partial_line or texts[0]
         left = b"".join(texts)
         while left:
             written = os.write(self._descriptor, left)
             for _ in range(left.count(b"\n", 0, written)):
                 waiting.popleft()
             left = left[written:]
-            self._rest = left[: left.find(b"\n") + 1]
+            self._partial_line = left[: left.find(b"\n") + 1]
 
-    def last(self) -> None:
+    def last_number(self) -> None:
         """Return None: the fate of written lines is unknown."""
 
 
@@ -172,7 +172,7 @@ class AuditFolder:
 
     def __init__(self, folder: Path, most: int = FILE_BYTES) -> None:
         self._folder = folder
-        self._most = most
+        self._max_bytes = most
         self._descriptor: int | None = None
         self._file = Descriptor(-1)
         self._epoch = -1
@@ -183,7 +183,9 @@ class AuditFolder:
         if first.epoch != self._epoch or self._descriptor is None or self._is_full():
             self._open(first)
         assert self._descriptor is not None
-        some = list(islice(waiting, AT_ONCE))  # a copy, because the event loop appends meanwhile
+        some = list(
+            islice(waiting, LINES_PER_WRITE)
+        )  # a copy, because the event loop appends meanwhile
         queue_key = deque(takewhile(lambda line: line.epoch == first.epoch, some))
         before = len(queue_key)
         try:
@@ -193,18 +195,18 @@ class AuditFolder:
                 waiting.popleft()
         os.fsync(self._descriptor)
 
-    def last(self) -> int:
+    def last_number(self) -> int:
         """Return the last entry of the newest file with one, 0 without any. Raises OSError."""
         for path in sorted(self._folder.glob("audit-*.ndjson"), reverse=True):
-            for text in reversed(_tail(path)):
+            for text in reversed(_last_lines(path)):
                 with contextlib.suppress(InvalidInput):
-                    if isinstance(found := read(text), Entry):
+                    if isinstance(found := parse_line(text), Entry):
                         return found.number
         return 0
 
     def _is_full(self) -> bool:
         assert self._descriptor is not None
-        return os.fstat(self._descriptor).st_size >= self._most
+        return os.fstat(self._descriptor).st_size >= self._max_bytes
 
     def _open(self, line: AuditLine) -> None:
         path = self._folder / f"audit-{line.epoch:010}-{line.number:016}.ndjson"
@@ -220,12 +222,12 @@ class AuditFolder:
             os.close(folder)
 
 
-def _tail(path: Path) -> list[str]:
+def _last_lines(path: Path) -> list[str]:
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         return file.read().decode(errors="replace").splitlines()
 
 
-def output() -> Sink:
+def standard_output_sink() -> Sink:
     """Return the sink for standard output."""
     return Descriptor(1)

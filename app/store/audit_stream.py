@@ -9,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 
-from app.core.audit.codec import SignedHead, read, read_head
+from app.core.audit.codec import SignedHead, parse_line, parse_stored_head
 from app.core.audit_entry import Entry, Head
 from app.core.errors import InvalidInput
 from app.ports.audit import Batch, StreamTail
@@ -23,15 +23,15 @@ class RedisAuditReader:
     def __init__(self, server: Server, cluster: str) -> None:
         self._scripts = Scripts(server, cluster)
 
-    async def ending(self) -> StreamTail:
+    async def read_tail(self) -> StreamTail:
         """Return the tail of the stream. An invalid signed head counts as missing."""
         number, digest, top, head, size = await self._scripts.run_script("audit_tail")
         signed: SignedHead | None = None
         with contextlib.suppress(ValueError, InvalidInput, RecursionError):
-            signed = read_head(json.loads(head)) if head else None
+            signed = parse_stored_head(json.loads(head)) if head else None
         return StreamTail(Head(int(number), digest.decode()), int(top), signed, int(size))
 
-    async def lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
+    async def read_lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
         """Return at most `limit` entries above number `after`, each with its number, not parsed."""
         flat = await self._scripts.run_script("audit_read", after, limit)
         return tuple(
@@ -39,9 +39,9 @@ class RedisAuditReader:
             for at, text in zip(flat[::2], flat[1::2], strict=True)
         )
 
-    async def entries(self, after: int, limit: int) -> tuple[Entry, ...]:
+    async def read_entries(self, after: int, limit: int) -> tuple[Entry, ...]:
         """Return at most `limit` entries above number `after`. Raises InvalidInput."""
-        found = [read(text) for _, text in await self.lines(after, limit)]
+        found = [parse_line(text) for _, text in await self.read_lines(after, limit)]
         return tuple(each for each in found if isinstance(each, Entry))
 
 
@@ -52,14 +52,16 @@ class RedisTrail(RedisAuditReader):
         super().__init__(server, cluster)
         self._server = server
 
-    async def room(self) -> int:
+    async def read_memory_limit(self) -> int:
         """Return the memory limit of the server in bytes, 0 if there is no known limit."""
-        return await self._server.room()
+        return await self._server.memory_limit()
 
     async def append(self, batch: Batch) -> bool:
         """Append a batch. False: the stream ends elsewhere. Raises EpochStale, StoreFull."""
-        head = batch.signed.head
-        notes = [text for each in batch.entries for note in each.record.notes for text in note]
+        head = batch.signed_head.head
+        notes = [
+            text for each in batch.entries for note in each.record.audit_markers for text in note
+        ]
         lines = zip(batch.entries, batch.lines, strict=True)
         flat = [text for entry, text_of in lines for text in (entry.number, text_of)]
         written, *_ = await self._scripts.run_script(
@@ -69,9 +71,9 @@ class RedisTrail(RedisAuditReader):
             batch.after.hash,
             head.number,
             head.hash,
-            json.dumps(batch.signed.fields()),
-            batch.keep,
-            int(batch.aside),
+            json.dumps(batch.signed_head.json_fields()),
+            batch.first_kept_number,
+            int(batch.moves_stream_away),
             len(notes) // 2,
             *notes,
             *flat,

@@ -16,7 +16,7 @@ from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 from app.core.errors import StoreError, StoreForeign, StoreFull, StoreUnavailable
 from app.store import redis_url
 
-_LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+_CONNECTION_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 
 
 class Server:
@@ -33,7 +33,7 @@ class Server:
     @classmethod
     def connect(cls, url: str) -> Server:
         """Return the server of a URL, or the primary behind sentinels. Does not connect yet."""
-        return cls(redis_url.client(url), redis_url.hosts(url))
+        return cls(redis_url.create_client(url), redis_url.host_names(url))
 
     async def call(self, *command: str | bytes | int) -> Any:
         """Send one command and return its answer. Strings in the answer are bytes.
@@ -44,7 +44,7 @@ class Server:
         try:
             try:
                 return await self._send(*command)
-            except _LOST:
+            except _CONNECTION_ERRORS:
                 return await self._send(*command)
         except redis_errors.NoScriptError:
             raise
@@ -52,7 +52,7 @@ class Server:
             if _is_read_only(error):
                 # A demoted primary. The host name may lead to another server by now.
                 await self._client.connection_pool.disconnect(inuse_connections=False)
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
 
     async def check(self) -> None:
         """Return if the server retains all keys. Raises StoreForeign if it may evict them.
@@ -68,7 +68,7 @@ class Server:
                 f"(maxmemory-policy {policy}): set it to noeviction."
             )
 
-    async def room(self) -> int:
+    async def memory_limit(self) -> int:
         """Return the memory limit of the server in bytes, 0 if there is no known limit."""
         return int((await self.call("INFO", "memory")).get("maxmemory", 0))
 
@@ -79,11 +79,11 @@ class Server:
         if isinstance(pool, SentinelConnectionPool):
             await pool.sentinel_manager.aclose()
 
-    def _translated(self, error: Exception) -> StoreError:
+    def _translate_error(self, error: Exception) -> StoreError:
         told = f"Redis at {self._name}"
         match error:
             case redis_errors.NoPermissionError():
-                return _forbidden(told, error)
+                return _permission_error(told, error)
             case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
                 why = str(error).rstrip(".")
                 return StoreUnavailable(f"{told} does not let us in: {why}; check the redis URL.")
@@ -92,7 +92,7 @@ class Server:
             case redis_errors.TimeoutError():
                 return StoreUnavailable(f"{told} did not answer in {redis_url.ANSWER_SECONDS:g} s.")
             case redis_errors.ResponseError():
-                return _refusal(told, error)
+                return _response_error(told, error)
             case _ if "CERTIFICATE_VERIFY_FAILED" in (said := f"{error} {error.__cause__}"):
                 why = said.rpartition("verify failed: ")[2].partition(" (_ssl")[0]
                 return StoreUnavailable(
@@ -113,13 +113,13 @@ def _is_read_only(error: Exception) -> bool:
     return isinstance(error, redis_errors.ReadOnlyError) or "READONLY" in str(error)
 
 
-def _forbidden(told: str, error: Exception) -> StoreError:
+def _permission_error(told: str, error: Exception) -> StoreError:
     return StoreUnavailable(
         f"{told} denies its user a command: {error}; give it the rights that the manual lists."
     )
 
 
-def _refusal(told: str, error: redis_errors.ResponseError) -> StoreError:
+def _response_error(told: str, error: redis_errors.ResponseError) -> StoreError:
     # Match the text and not the type: errors inside a script are part of a longer message.
     said = f"{type(error).__name__} {error}"
     if "OutOfMemory" in said or "OOM " in said:
@@ -127,7 +127,7 @@ def _refusal(told: str, error: redis_errors.ResponseError) -> StoreError:
     if _is_read_only(error):
         return StoreUnavailable(f"{told} is a read-only replica: name the primary instead.")
     if "can't run this command" in said or "ACL failure in script" in said:
-        return _forbidden(told, error)
+        return _permission_error(told, error)
     if "WRONGTYPE" in said:
         return StoreForeign(f"{told} holds something that is not Fairgate's: {error}.")
     return StoreUnavailable(f"{told} refuses the command: {error}.")

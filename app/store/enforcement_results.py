@@ -15,7 +15,7 @@ from app.ports.api import EnforcementResult
 from app.store import schema
 from app.store.connection import Server
 
-LONGEST = 16 * 1024
+MOST_BYTES = 16 * 1024
 """Maximum size of a result in bytes."""
 
 MOST_DIGITS = 15
@@ -36,28 +36,28 @@ class RedisEnforcementResults:
 
     def __init__(self, server: Server, cluster: str) -> None:
         self._server = server
-        self._key = f"{schema.domain(cluster)}enforcement"
-        self._renewed = f"{schema.domain(cluster)}enforcement-renewed"
+        self._key = f"{schema.key_prefix(cluster)}enforcement"
+        self._alive_key = f"{schema.key_prefix(cluster)}enforcement-renewed"
 
-    async def post(self, result: EnforcementResult) -> None:
+    async def store_result(self, result: EnforcementResult) -> None:
         """Replace the last result, but not its `renewed`."""
         written = _Result(result.at, result.seconds, dict(result.holes))
         await self._server.call("SET", self._key, msgspec.json.encode(written))
 
-    async def renew(self, at: Millis) -> None:
+    async def record_heartbeat(self, at: Millis) -> None:
         """Replace `renewed` alone: a webhook replica works at this time."""
-        await self._server.call("SET", self._renewed, at)
+        await self._server.call("SET", self._alive_key, at)
 
-    async def read(self) -> EnforcementResult | None:
+    async def read_result(self) -> EnforcementResult | None:
         """Return the last result, or None if it is missing or invalid."""
         text = await self._server.call("GET", self._key)
-        if text is None or len(text) > LONGEST:
+        if text is None or len(text) > MOST_BYTES:
             return None
         try:
             written = _decode(text)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
-        renewed = _time(await self._server.call("GET", self._renewed))
+        renewed = _time(await self._server.call("GET", self._alive_key))
         return EnforcementResult(Millis(written.at), written.seconds, written.holes, renewed)
 
 

@@ -13,7 +13,7 @@ from app.store import schema
 from app.store.connection import Server
 from app.store.lua_scripts import Scripts
 
-LONGEST = 4 * 1024 * 1024
+MOST_BYTES = 4 * 1024 * 1024
 """Maximum size of a message in bytes. Capacity is reserved on some thousand nodes at most."""
 
 
@@ -51,54 +51,61 @@ class RedisLeaderState:
     def __init__(self, server: Server, cluster: str) -> None:
         self._server = server
         self._scripts = Scripts(server, cluster)
-        self._key = f"{schema.domain(cluster)}bulletin"
+        self._key = f"{schema.key_prefix(cluster)}bulletin"
 
-    async def post(self, leader_message: LeaderStateMessage) -> None:
+    async def store_message(self, leader_message: LeaderStateMessage) -> None:
         """Replace the last message. Raises EpochStale if a later leader has written."""
         await self._scripts.run_script(
-            "leader_state_put", leader_message.epoch, msgspec.json.encode(_written(leader_message))
+            "leader_state_put",
+            leader_message.epoch,
+            msgspec.json.encode(_encode_message(leader_message)),
         )
 
-    async def read(self) -> LeaderStateMessage | None:
+    async def read_message(self) -> LeaderStateMessage | None:
         """Return the last message, or None if it is missing or invalid."""
         text = await self._server.call("GET", self._key)
-        if text is None or len(text) > LONGEST:
+        if text is None or len(text) > MOST_BYTES:
             return None
         try:
-            return _read(_decode(text))
+            return _decode_message(_decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
 
 
-def _written(leader_message: LeaderStateMessage) -> _StoredMessage:
+def _encode_message(leader_message: LeaderStateMessage) -> _StoredMessage:
     return _StoredMessage(
         leader_message.at,
         leader_message.epoch,
         leader_message.drift,
         [
-            _Reserved(each.pool, each.uid, each.tenant, _texts(each))
-            for each in leader_message.reserved
+            _Reserved(each.pool, each.uid, each.tenant, _encode_amounts(each))
+            for each in leader_message.reservations
         ],
-        {str(uid): times for uid, times in leader_message.refused.items()},
+        {str(uid): times for uid, times in leader_message.refusal_counts.items()},
         [
             _Kind(schema.join(tenant, user), {str(r): v for r, v in amounts})
-            for tenant, user, amounts in sorted(leader_message.banned, key=lambda kind: kind[:2])
+            for tenant, user, amounts in sorted(
+                leader_message.banned_keys, key=lambda kind: kind[:2]
+            )
         ],
-        {str(pool): until for pool, until in leader_message.closed.items()},
-        [(pool, schema.join(*who), until) for (pool, who), until in leader_message.barred.items()],
-        [(schema.join(*gang), until) for gang, until in leader_message.deferred.items()],
-        sorted(leader_message.postponed),
+        {str(pool): until for pool, until in leader_message.growth_closed_until.items()},
+        [
+            (pool, schema.join(*who), until)
+            for (pool, who), until in leader_message.growth_barred_until.items()
+        ],
+        [(schema.join(*gang), until) for gang, until in leader_message.deferred_gangs.items()],
+        sorted(leader_message.postponed_pods),
     )
 
 
-def _texts(reserved: PublishedReservation) -> dict[str, dict[str, int]]:
+def _encode_amounts(reserved: PublishedReservation) -> dict[str, dict[str, int]]:
     return {
         str(node): {str(r): v for r, v in amounts.items()}
-        for node, amounts in reserved.rooms.items()
+        for node, amounts in reserved.capacity_by_node.items()
     }
 
 
-def _read(written: _StoredMessage) -> LeaderStateMessage:
+def _decode_message(written: _StoredMessage) -> LeaderStateMessage:
     return LeaderStateMessage(
         Millis(written.at),
         written.epoch,

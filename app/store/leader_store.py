@@ -27,7 +27,7 @@ from app.core.model import Uid
 from app.store import schema
 from app.store.connection import Server
 from app.store.reader import RedisReader
-from app.store.usage_records import ILLEGIBLE, running
+from app.store.usage_records import INVALID_RECORD_ERRORS, read_open_records
 
 CHUNK = 500
 """Writes per step of a rebuild. A step blocks Redis for a few milliseconds."""
@@ -49,7 +49,7 @@ class RedisStore(RedisReader):
         self._generation = NO_GENERATION
         self._sequence = 0
 
-    async def floor(self, known: int = 0) -> int:
+    async def read_epoch_floor(self, known: int = 0) -> int:
         """Return the highest epoch that ever wrote, 0 for an empty store.
 
         An epoch that is implausibly far above `known` is ignored: no leader wrote it.
@@ -57,27 +57,27 @@ class RedisStore(RedisReader):
         epoch, _ = await self._scripts.run_script("epoch_floor", known)
         return int(epoch)
 
-    async def intents(self) -> tuple[Intend, ...]:
+    async def read_open_intents(self) -> tuple[Intend, ...]:
         """Return the open intents by uid, empty if the store is empty.
 
         They are those of the last complete state; later writes do not exist. Amounts of 0 are left
         out. Invalid records are left out: they count as lost.
         """
         try:
-            entries = await self._table("intents", None)
+            entries = await self._read_hash("intents", None)
         except StoreEmptied:
             return ()
         found = []
         for uid, record in sorted(entries):
-            with contextlib.suppress(*ILLEGIBLE):
-                found.append(schema.intent(uid, record))
+            with contextlib.suppress(*INVALID_RECORD_ERRORS):
+                found.append(schema.decode_intent(uid, record))
         return tuple(found)
 
-    async def running(self) -> tuple[UsageRecord, ...]:
+    async def read_open_usage(self) -> tuple[UsageRecord, ...]:
         """Return the open usage records, by pod. Invalid records are left out."""
-        return await running(self._scripts)
+        return await read_open_records(self._scripts)
 
-    async def claim(self, epoch: int) -> None:
+    async def claim_epoch(self, epoch: int) -> None:
         """Raise the floor to `epoch`, so older epochs cannot write. Their data stays readable.
 
         Raises EpochStale if a newer leader has written, StoreForeign as `rebuild` does.
@@ -101,18 +101,18 @@ class RedisStore(RedisReader):
         generation = f"{epoch}.{secrets.token_hex(4)}"
         _, begun = await self._scripts.run_script("epoch_floor", epoch)
         await self._scripts.run_script("begin_generation", epoch, generation, begun)
-        waiting, others = _parted(writes)
+        waiting, others = _split_queue_entries(writes)
         sequence = 0
         for chunk in _chunks(others):
             sequence += 1
-            await self._apply("building", epoch, generation, sequence, chunk)
-        for flat in schema.filling(waiting, CHUNK):
+            await self._apply_writes("building", epoch, generation, sequence, chunk)
+        for flat in schema.queue_arguments(waiting, CHUNK):
             sequence += 1
             await self._scripts.run_script("fill_queues", epoch, generation, sequence, *flat)
         await self._scripts.run_script("finish_generation", epoch, generation, sequence)
         self._generation, self._sequence = generation, sequence
 
-    async def noted(self) -> Mapping[str, str] | None:
+    async def audit_markers(self) -> Mapping[str, str] | None:
         """Return the audit markers, None if they were lost. Skips markers that are not UTF-8."""
         notes: dict[str, str] = {}
         cursor = b"0"
@@ -126,7 +126,9 @@ class RedisStore(RedisReader):
             if cursor == b"0":
                 return notes
 
-    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+    async def restore_audit_markers(
+        self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]
+    ) -> None:
         """Store these markers if the stored ones were lost. Newer markers are retained."""
         (whole,) = await self._scripts.run_script("marker_restore", epoch, "0")
         if int(whole):
@@ -148,16 +150,16 @@ class RedisStore(RedisReader):
         # Count before sending: the result may stay unknown, and no other write may reuse the
         # number.
         self._sequence += 1
-        await self._apply("generation", epoch, self._generation, self._sequence, writes)
+        await self._apply_writes("generation", epoch, self._generation, self._sequence, writes)
 
-    async def _apply(
+    async def _apply_writes(
         self, slot: str, epoch: int, generation: str, sequence: int, writes: Iterable[StoreWrite]
     ) -> None:
-        flat = chain.from_iterable(map(schema.arguments, writes))
+        flat = chain.from_iterable(map(schema.write_arguments, writes))
         await self._scripts.run_script("apply_writes", epoch, generation, sequence, slot, *flat)
 
 
-def _parted(writes: Iterable[StoreWrite]) -> tuple[list[Enqueue], list[StoreWrite]]:
+def _split_queue_entries(writes: Iterable[StoreWrite]) -> tuple[list[Enqueue], list[StoreWrite]]:
     """Return the final queue entry of each waiting pod, and all other writes in order."""
     waiting: dict[Uid, Enqueue] = {}
     others: list[StoreWrite] = []

@@ -47,8 +47,8 @@ class Scripts:
     def __init__(self, server: Server, cluster: str) -> None:
         self._server = server
         self._cluster = cluster
-        domain = schema.domain(cluster)
-        self._frame = (2, f"{domain}layout", f"{domain}state", schema.VERSION, domain)
+        domain = schema.key_prefix(cluster)
+        self._common_arguments = (2, f"{domain}layout", f"{domain}state", schema.VERSION, domain)
 
     async def run_script(self, name: str, *arguments: str | bytes | int) -> list[Any]:
         """Run one script and return its result without the leading OK.
@@ -58,12 +58,12 @@ class Scripts:
         """
         source, digest = _SOURCES[name]
         try:
-            answer = await self._server.call("EVALSHA", digest, *self._frame, *arguments)
+            answer = await self._server.call("EVALSHA", digest, *self._common_arguments, *arguments)
         except NoScriptError:  # a new server, or SCRIPT FLUSH
-            answer = await self._server.call("EVAL", source, *self._frame, *arguments)
-        return self._judged(answer)
+            answer = await self._server.call("EVAL", source, *self._common_arguments, *arguments)
+        return self._check_answer(answer)
 
-    def _judged(self, answer: list[Any]) -> list[Any]:
+    def _check_answer(self, answer: list[Any]) -> list[Any]:
         verdict, *rest = answer
         match verdict:
             case b"OK":
@@ -79,7 +79,7 @@ class Scripts:
                     f"({rest[0].decode()}): the leader must rebuild it."
                 )
             case _:
-                domain = schema.domain(self._cluster)
+                domain = schema.key_prefix(self._cluster)
                 raise StoreForeign(
                     f"Redis holds layout {rest[0].decode(errors='replace')} for cluster "
                     f"{self._cluster}, this version knows layout {schema.VERSION}: finish the "

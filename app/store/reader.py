@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from app.core.effects import ListOrder
-from app.core.explain.queue_listing import Mark, QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import PoolName, Resource, TenantName, UserName
 from app.ports.store import PendingCount, UsedAmount
 from app.store import schema
 from app.store.connection import Server
 from app.store.lua_scripts import Scripts
-from app.store.usage_records import ILLEGIBLE
+from app.store.usage_records import INVALID_RECORD_ERRORS
 
 
 class RedisReader:
@@ -26,17 +26,17 @@ class RedisReader:
     def __init__(self, server: Server, cluster: str) -> None:
         self._scripts = Scripts(server, cluster)
 
-    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+    async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
         """Return the users of a tenant, or of all tenants, with pending pods, sorted."""
-        rows = await self._table("waiting", tenant)
+        rows = await self._read_hash("waiting", tenant)
         return tuple(
             PendingCount(TenantName(tenant), UserName(user), pods)
             for (tenant, user), pods in sorted((schema.split(at), int(n)) for at, n in rows)
         )
 
-    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+    async def read_used_amounts(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         """Return the usage of a tenant's users, or of all users, sorted, without zeros."""
-        rows = await self._table("used", tenant)
+        rows = await self._read_hash("used", tenant)
         return tuple(
             UsedAmount(
                 TenantName(tenant), UserName(user), PoolName(pool), Resource(resource), amount
@@ -46,19 +46,19 @@ class RedisReader:
             )
         )
 
-    async def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    async def read_page(
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         """Return at most `limit` workloads of these users, in this order of users."""
         order, member = "", ""
         if after is not None:
-            order = str(int(ListOrder.QUEUED if after.queued else ListOrder.UNQUEUED))
-            member = schema.member(after.queue_key.rank, after.queue_key.uid)
+            order = str(int(ListOrder.QUEUED if after.is_queued else ListOrder.UNQUEUED))
+            member = schema.queue_member(after.queue_key.rank, after.queue_key.uid)
         queues = [schema.join(tenant, user) for user in users]
         found = await self._scripts.run_script("queue_page", limit, order, member, *queues)
         return tuple(row for part in found for row in _rows(users, *part))
 
-    async def _table(self, name: str, tenant: TenantName | None) -> list[tuple[bytes, bytes]]:
+    async def _read_hash(self, name: str, tenant: TenantName | None) -> list[tuple[bytes, bytes]]:
         """Return the fields of one hash of the valid generation, all or those of a tenant."""
         prefix = "" if tenant is None else schema.join(tenant) + ":"
         (flat,) = await self._scripts.run_script("generation_hash", name, prefix)
@@ -71,13 +71,13 @@ def _rows(
 ) -> Iterator[QueueRow]:
     """Yield the workloads of one user. `start`: how many of the user's workloads come before."""
     for before, record in enumerate(records.split(b"\n"), start):
-        with contextlib.suppress(*ILLEGIBLE):
-            held = schema.held_entry(record)
+        with contextlib.suppress(*INVALID_RECORD_ERRORS):
+            held = schema.decode_held_entry(record)
             rank, _, uid = held.member.partition(schema.NUL)
             queued = before < length
             yield QueueRow(
-                Mark(users[number], queued, QueueKey.of_rank(rank)),
-                schema.ref_of(held, uid),
+                PageMark(users[number], queued, QueueKey.of_rank(rank)),
+                schema.pod_ref(held, uid),
                 held.gang,
                 held.pods,
                 before + 1 if queued else 0,

@@ -20,7 +20,7 @@ ANSWER_SECONDS = 2.0
 SENTINEL_PORT = 26379
 
 
-def client(url: str) -> Redis:
+def create_client(url: str) -> Redis:
     """Return a client for `redis://`, `rediss://`, `redis+sentinel://` or `rediss+sentinel://`.
 
     A sentinel URL is `redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/MASTER/DB`. User and
@@ -28,12 +28,12 @@ def client(url: str) -> Redis:
     files (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`).
     """
     if urlsplit(url).scheme.endswith("+sentinel"):
-        return _behind_sentinels(url)
+        return _sentinel_client(url)
     # Options in a URL override these arguments. The settings allow only TLS files in the URL.
-    return Redis.from_url(url, **options())
+    return Redis.from_url(url, **connection_options())
 
 
-def hosts(url: str) -> str:
+def host_names(url: str) -> str:
     """Return the hosts of a URL, without user and password."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
@@ -61,7 +61,7 @@ class Sentinels(Sentinel):
         raise MasterNotFoundError(f"no sentinel names a primary {service_name!r}") from failure
 
 
-def options() -> dict[str, Any]:
+def connection_options() -> dict[str, Any]:
     """Return options of every connection: short time-outs, and no retries by the library."""
     return {
         "socket_connect_timeout": CONNECT_SECONDS,
@@ -71,12 +71,12 @@ def options() -> dict[str, Any]:
     }
 
 
-def _behind_sentinels(url: str) -> Redis:
+def _sentinel_client(url: str) -> Redis:
     parts = urlsplit(url)
     login, _, addresses = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     master, _, database = parts.path.strip("/").partition("/")
-    told = options()
+    told = connection_options()
     if parts.scheme.startswith("rediss"):
         told |= {"ssl": True, **dict(parse_qsl(parts.query))}
     build: Callable[..., Sentinels] = Sentinels  # the library has no type annotations

@@ -42,7 +42,7 @@ from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, Tenant
 
 VERSION = "1"
 
-MOST = 2**50
+MOST_AMOUNT = 2**50
 """Limit of the counted amount per pod and resource (a pebibyte).
 
 Redis counts in 64 bits, so a pod with a huge request must not be able to overflow a sum.
@@ -70,7 +70,7 @@ class UsedEntry(msgspec.Struct, frozen=True):
     amounts: dict[str, str]
 
 
-class Open(UsedEntry, frozen=True):
+class PossibleUsage(UsedEntry, frozen=True):
     """Possible usage of a pod: a release that was started."""
 
     namespace: str
@@ -80,7 +80,7 @@ class Open(UsedEntry, frozen=True):
     begin: int = 0
 
 
-class Going(msgspec.Struct, frozen=True, array_like=True):
+class OpenUsageRow(msgspec.Struct, frozen=True, array_like=True):
     """An open usage record. Times in ms; `bound` 0 means not bound yet. An array to save space."""
 
     begin: int
@@ -89,7 +89,7 @@ class Going(msgspec.Struct, frozen=True, array_like=True):
     amounts: dict[str, str]
 
 
-class Gone(Going, frozen=True, array_like=True):
+class Gone(OpenUsageRow, frozen=True, array_like=True):
     """An ended usage record. The script appends these two fields to a Going."""
 
     end: int
@@ -97,59 +97,61 @@ class Gone(Going, frozen=True, array_like=True):
 
 
 _to_json = msgspec.json.Encoder().encode
-_to_going = msgspec.json.Decoder(Going).decode
+_to_going = msgspec.json.Decoder(OpenUsageRow).decode
 _to_gone = msgspec.json.Decoder(Gone).decode
-_to_open = msgspec.json.Decoder(Open).decode
+_to_open = msgspec.json.Decoder(PossibleUsage).decode
 
 
-def domain(cluster: str) -> str:
+def key_prefix(cluster: str) -> str:
     """Return the prefix of all keys of a cluster."""
-    return f"fairgate:{{{_part(cluster)}}}:"
+    return f"fairgate:{{{_escape(cluster)}}}:"
 
 
 def join(*names: str) -> str:
     """Return names as one text that `split` separates again. Names may contain any character."""
-    return ":".join(map(_part, names))
+    return ":".join(map(_escape, names))
 
 
 def split(text: str | bytes) -> list[str]:
     """Return the names that `join` combined."""
     written = text.decode() if isinstance(text, bytes) else text
-    return [_name(part) for part in written.split(":")]
+    return [_unescape(part) for part in written.split(":")]
 
 
-def arguments(write: StoreWrite) -> tuple[str | bytes, ...]:
+def write_arguments(write: StoreWrite) -> tuple[str | bytes, ...]:
     """Return a write as arguments of the script `apply_writes`: operation, uid, record."""
     match write:
         case Enqueue(ref):
-            return "enqueue", ref.uid, _to_json(_held(write))
+            return "enqueue", ref.uid, _to_json(_queue_entry(write))
         case Dequeue(uid):
             return "dequeue", uid, b""
         case Intend(ref, tenant, user, pool, demand, epoch, sequence, begin):
             at = join(tenant, user, pool)
-            record = Open(at, _as_text(demand), ref.namespace, ref.name, epoch, sequence, begin)
+            record = PossibleUsage(
+                at, _as_text(demand), ref.namespace, ref.name, epoch, sequence, begin
+            )
             return "intend", ref.uid, _to_json(record)
         case Charge(uid, tenant, user, pool, demand):
             return "charge", uid, _to_json(UsedEntry(join(tenant, user, pool), _as_text(demand)))
         case Refund(uid):
             return "refund", uid, b""
         case UsageStarted(run):
-            return "begun", run.uid, _to_json(Going(*_going(run)))
+            return "begun", run.uid, _to_json(OpenUsageRow(*_record_fields(run)))
         case UsageEnded(run):
             assert run.end is not None
-            return "ran", run.uid, _to_json(Gone(*_going(run), run.end, int(run.assumed)))
+            return "ran", run.uid, _to_json(Gone(*_record_fields(run), run.end, int(run.assumed)))
         case _:
             assert_never(write)
 
 
-def filling(writes: Iterable[Enqueue], most: int) -> Iterator[list[str | bytes | int]]:
+def queue_arguments(writes: Iterable[Enqueue], most: int) -> Iterator[list[str | bytes | int]]:
     """Yield waiting pods as arguments of the script `fill_queues`, at most `most` per call.
 
     Each pod must occur once.
     """
     queues: dict[str, list[tuple[Uid, HeldEntry]]] = {}
     for write in writes:
-        held = _held(write)
+        held = _queue_entry(write)
         queues.setdefault(held.queue, []).append((write.ref.uid, held))
     flat: list[str | bytes | int] = []
     count = 0
@@ -167,15 +169,15 @@ def filling(writes: Iterable[Enqueue], most: int) -> Iterator[list[str | bytes |
         yield flat
 
 
-def _held(write: Enqueue) -> HeldEntry:
+def _queue_entry(write: Enqueue) -> HeldEntry:
     ref = write.ref
-    at = member(write.rank, ref.uid)
+    at = queue_member(write.rank, ref.uid)
     queue = join(write.tenant, write.user)
     order = int(write.order)
     return HeldEntry(queue, at, ref.namespace, ref.name, order, write.gang, write.pods)
 
 
-def intent(uid: bytes, record: bytes) -> Intend:
+def decode_intent(uid: bytes, record: bytes) -> Intend:
     """Return the write of an entry in `intents`."""
     begun = _to_open(record)
     tenant, user, pool = split(begun.at)
@@ -191,19 +193,21 @@ def intent(uid: bytes, record: bytes) -> Intend:
     )
 
 
-def running(uid: bytes, record: bytes) -> UsageRecord:
-    """Return the usage record of an entry in `running`."""
-    return _run(uid.decode(), _to_going(record))
+def decode_open_record(uid: bytes, record: bytes) -> UsageRecord:
+    """Return the usage record of an entry in `decode_open_record`."""
+    return _usage_record(uid.decode(), _to_going(record))
 
 
-def ran(key: bytes, record: bytes) -> UsageRecord:
+def decode_ended_record(key: bytes, record: bytes) -> UsageRecord:
     """Return the usage record of an entry in `run`."""
     gone = _to_gone(record)
     uid = key.decode().rpartition("/")[0]
-    return _run(uid, gone, Millis(gone.end), assumed=bool(gone.assumed))
+    return _usage_record(uid, gone, Millis(gone.end), assumed=bool(gone.assumed))
 
 
-def _run(uid: str, kept: Going, end: Millis | None = None, *, assumed: bool = False) -> UsageRecord:
+def _usage_record(
+    uid: str, kept: OpenUsageRow, end: Millis | None = None, *, assumed: bool = False
+) -> UsageRecord:
     namespace, pod, workload, tenant, user, pool, node = split(kept.at)
     return UsageRecord(
         Uid(uid),
@@ -213,7 +217,7 @@ def _run(uid: str, kept: Going, end: Millis | None = None, *, assumed: bool = Fa
         TenantName(tenant),
         UserName(user),
         PoolName(pool),
-        {Resource(_name(name)): int(amount) for name, amount in kept.amounts.items()},
+        {Resource(_unescape(name)): int(amount) for name, amount in kept.amounts.items()},
         Millis(kept.begin),
         NodeName(node),
         Millis(kept.bound) if kept.bound else None,
@@ -222,40 +226,44 @@ def _run(uid: str, kept: Going, end: Millis | None = None, *, assumed: bool = Fa
     )
 
 
-def _going(run: UsageRecord) -> tuple[int, int, str, dict[str, str]]:
+def _record_fields(run: UsageRecord) -> tuple[int, int, str, dict[str, str]]:
     whose = run.namespace, run.pod, run.workload, run.tenant, run.user, run.pool, run.node
     return run.begin, run.bound or 0, join(*whose), _as_text(run.amounts)
 
 
-held_entry = msgspec.json.Decoder(HeldEntry).decode
+decode_held_entry = msgspec.json.Decoder(HeldEntry).decode
 """Return the entry of a record in `held`."""
 
 
-def ref_of(held: HeldEntry, uid: str) -> PodRef:
+def pod_ref(held: HeldEntry, uid: str) -> PodRef:
     """Return the pod of an entry in `held`."""
     return PodRef(Uid(uid), held.namespace, held.name)
 
 
-def member(rank: str, uid: str) -> str:
+def queue_member(rank: str, uid: str) -> str:
     """Return the member of a pod in the sorted set of its queue."""
     return f"{rank}{NUL}{uid}"
 
 
-def counted(amount: int) -> int:
+def clamp_amount(amount: int) -> int:
     """Return the amount within 0 and MOST."""
-    return max(0, min(amount, MOST))
+    return max(0, min(amount, MOST_AMOUNT))
 
 
 def _as_text(demand: Amounts) -> dict[str, str]:
-    return {_part(name): str(counted(value)) for name, value in demand.items() if counted(value)}
+    return {
+        _escape(name): str(clamp_amount(value))
+        for name, value in demand.items()
+        if clamp_amount(value)
+    }
 
 
 @lru_cache(maxsize=10_000)
-def _part(name: str) -> str:
+def _escape(name: str) -> str:
     # Users choose names, which may contain lone surrogates. UTF-8 cannot encode these.
     return quote(name, safe="", errors="surrogatepass")
 
 
 @lru_cache(maxsize=10_000)
-def _name(part: str) -> str:
+def _unescape(part: str) -> str:
     return unquote(part, errors="surrogatepass")

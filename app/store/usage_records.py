@@ -21,17 +21,17 @@ PAGE = 250
 STEP = 500
 """Records per removal. It blocks Redis for some milliseconds."""
 
-ILLEGIBLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
+INVALID_RECORD_ERRORS = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 """Errors while parsing a record that no Fairgate process wrote."""
 
 
-async def running(scripts: Scripts) -> tuple[UsageRecord, ...]:
+async def read_open_records(scripts: Scripts) -> tuple[UsageRecord, ...]:
     """Return the open usage records, by pod."""
     (flat,) = await scripts.run_script("usage_open")
     found = []
     for uid, record in sorted(zip(flat[::2], flat[1::2], strict=True)):
-        with contextlib.suppress(*ILLEGIBLE):
-            found.append(schema.running(uid, record))
+        with contextlib.suppress(*INVALID_RECORD_ERRORS):
+            found.append(schema.decode_open_record(uid, record))
     return tuple(found)
 
 
@@ -41,18 +41,18 @@ class RedisRuns:
     def __init__(self, server: Server, cluster: str) -> None:
         self._scripts = Scripts(server, cluster)
 
-    async def running(self) -> tuple[UsageRecord, ...]:
+    async def read_open_usage(self) -> tuple[UsageRecord, ...]:
         """Return the open usage records."""
-        return await running(self._scripts)
+        return await read_open_records(self._scripts)
 
-    async def ran(self, after: Millis) -> AsyncIterator[UsageRecord]:
+    async def read_ended_usage(self, after: Millis) -> AsyncIterator[UsageRecord]:
         """Yield the usage records that ended after `after`, by end. Some may be yielded twice."""
         last = b""
         while True:
             flat = await self._scripts.run_script("usage_ended", after, last, PAGE)
             for name, record in zip(flat[::2], flat[1::2], strict=True):
-                with contextlib.suppress(*ILLEGIBLE):
-                    yield schema.ran(name, record)
+                with contextlib.suppress(*INVALID_RECORD_ERRORS):
+                    yield schema.decode_ended_record(name, record)
             if len(flat) < 2 * PAGE:
                 return
             last = flat[-2]

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from app.core.errors import InvalidInput
-from app.core.safe_text import all_visible, csv_cell
+from app.core.safe_text import csv_cell, escape_hidden_in_json
 
 Item = Mapping[str, Any]
 
@@ -79,11 +79,11 @@ def as_text(output: OutputOptions, found: Any, listing: Listing | None = None) -
     if listing is None:
         need_object_format(form)
     elif form in (OutputFormat.CSV, OutputFormat.NAME):
-        items = listing.items(all_visible(found))
+        items = listing.items(escape_hidden_in_json(found))
         if form == OutputFormat.NAME:
             return _names(listing, items)
         return as_csv(items, has_heads=not output.no_headers)
-    is_plain = all_visible(found) == found
+    is_plain = escape_hidden_in_json(found) == found
     if form == OutputFormat.JSON:
         return json.dumps(found, indent=2, ensure_ascii=not is_plain)
     import yaml

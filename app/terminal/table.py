@@ -49,7 +49,7 @@ class FittedTable:
         used = [i for i, column in enumerate(columns) if column.head or any(row[i] for row in rows)]
         self.columns = [columns[i] for i in used]
         self.rows = [[row[i] for i in used] for row in rows]
-        self._whole = whole
+        self._is_full = whole
         self._gap = gap
 
     def lines(self, page: Page) -> Iterator[str]:
@@ -58,7 +58,7 @@ class FittedTable:
         if page.has_heads and any(each.head for each in self.columns):
             yield from self._row(page, widths, {i: self.columns[i].head for i in kept}, "bold")
         for row in self.rows:
-            shown = {i: self._shown(i, row[i], widths[i]) for i in kept}
+            shown = {i: self._cell_text(i, row[i], widths[i]) for i in kept}
             yield from self._row(page, widths, shown)
         left_out = [each.head for i, each in enumerate(self.columns) if i not in kept]
         if left_out:
@@ -82,11 +82,11 @@ class FittedTable:
         """Return the columns to show, and their widths."""
         natural = {i: self._width(i) for i in range(len(self.columns))}
         kept = list(natural)
-        if self._whole:
+        if self._is_full:
             return kept, natural
         while True:
             widths = {i: natural[i] for i in kept}
-            over = self._sum(widths) - width
+            over = self._total_width(widths) - width
             if self._narrow(widths, over):
                 return kept, widths
             least = max(kept, key=lambda i: self.columns[i].drop)
@@ -97,7 +97,7 @@ class FittedTable:
 
     def _narrow(self, widths: dict[int, int], over: int) -> bool:
         """Take `over` from the columns that can be narrower. Return whether it sufficed."""
-        least = {i: self._least(i) for i in widths}
+        least = {i: self._min_width(i) for i in widths}
         while over > 0:
             widest = max(widths, key=lambda i: (widths[i] > least[i], widths[i]))
             if widths[widest] <= least[widest]:
@@ -106,7 +106,7 @@ class FittedTable:
             over -= 1
         return True
 
-    def _sum(self, widths: dict[int, int]) -> int:
+    def _total_width(self, widths: dict[int, int]) -> int:
         return sum(widths.values()) + self._gap * (len(widths) - 1)
 
     def _cells(self, i: int) -> Iterator[str]:
@@ -115,7 +115,7 @@ class FittedTable:
     def _width(self, i: int) -> int:
         return max(map(cell_len, (self.columns[i].head, *self._cells(i))))
 
-    def _least(self, i: int) -> int:
+    def _min_width(self, i: int) -> int:
         column = self.columns[i]
         words = column.head.split()
         if column.short:
@@ -129,7 +129,7 @@ class FittedTable:
             words += self._cells(i)
         return max(map(cell_len, words), default=0)
 
-    def _shown(self, i: int, text: str, width: int) -> str:
+    def _cell_text(self, i: int, text: str, width: int) -> str:
         return shorten(text, width) if self.columns[i].short else text
 
 

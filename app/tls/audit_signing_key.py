@@ -27,7 +27,7 @@ SECRET = "fairgate-audit"  # noqa: S105 (a name)
 KEY = "audit.key"
 ARMOUR = ("-----BEGIN PUBLIC KEY-----", "-----END PUBLIC KEY-----")
 
-_ILLEGIBLE = (ValueError, TypeError, UnsupportedAlgorithm)
+_INVALID_KEY_ERRORS = (ValueError, TypeError, UnsupportedAlgorithm)
 """Exceptions for input that is no key or no base64."""
 
 
@@ -42,8 +42,8 @@ class Signer:
 
     def sign(self, head: SignedHead) -> SignedHead:
         """Return the head with this key and its signature."""
-        signature = base64.b64encode(self._key.sign(head.signed)).decode()
-        return replace(head, signature=signature, key=self.public_key)
+        signature = base64.b64encode(self._key.sign(head.signed_bytes)).decode()
+        return replace(head, signature=signature, public_key=self.public_key)
 
 
 class KeptKey:
@@ -58,7 +58,7 @@ class KeptKey:
         for _ in range(3):
             kept = await self._secrets.read_secret(self._namespace, SECRET)
             if kept is not None and KEY in kept.data:
-                return Signer(self._read(kept.data[KEY]))
+                return Signer(self._parse_key(kept.data[KEY]))
             key = Ed25519PrivateKey.generate()
             data = {KEY: key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())}
             if kept is None:
@@ -72,11 +72,11 @@ class KeptKey:
                 return Signer(key)
         raise ClusterUnavailable(f"Secret {SECRET} changes all the time; its key cannot be read.")
 
-    def _read(self, pem: bytes) -> Ed25519PrivateKey:
+    def _parse_key(self, pem: bytes) -> Ed25519PrivateKey:
         why = "it is of another kind"
         try:
             key = load_pem_private_key(pem, password=None)
-        except _ILLEGIBLE as error:
+        except _INVALID_KEY_ERRORS as error:
             why = str(error)
         else:
             if isinstance(key, Ed25519PrivateKey):
@@ -88,19 +88,19 @@ class KeptKey:
         )
 
 
-def holds(signed: SignedHead) -> bool:
+def is_signature_valid(signed: SignedHead) -> bool:
     """Return whether the signature of a head is valid for the key that it names."""
     try:
-        key = load_der_public_key(base64.b64decode(signed.key, validate=True))
+        key = load_der_public_key(base64.b64decode(signed.public_key, validate=True))
         if not isinstance(key, Ed25519PublicKey):
             return False
-        key.verify(base64.b64decode(signed.signature, validate=True), signed.signed)
-    except (InvalidSignature, *_ILLEGIBLE):
+        key.verify(base64.b64decode(signed.signature, validate=True), signed.signed_bytes)
+    except (InvalidSignature, *_INVALID_KEY_ERRORS):
         return False
     return True
 
 
-def public_key(text: str) -> str:
+def parse_public_key(text: str) -> str:
     """Return a public key in the form of signed heads. `text`: PEM, or its base64 content.
 
     Raises InvalidInput.
@@ -113,7 +113,7 @@ def public_key(text: str) -> str:
         )
     try:
         key = load_der_public_key(base64.b64decode(bare, validate=True))
-    except _ILLEGIBLE as error:
+    except _INVALID_KEY_ERRORS as error:
         raise InvalidInput(
             f"This is no public key ({error}); give PEM, or the base64 text in publicKey of a head."
         ) from error

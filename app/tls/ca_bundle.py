@@ -26,49 +26,49 @@ class ServingBundle:
     ca: bytes
 
 
-def serving(certificate: bytes, key: bytes, ca: bytes) -> ServingBundle:
+def serving_bundle(certificate: bytes, key: bytes, ca: bytes) -> ServingBundle:
     """Return the three as one value. Raises InvalidSettings if a certificate cannot be parsed.
 
     It does not check that the key belongs to the certificate: the TLS context does.
     """
-    ends(certificate)
+    expires_at(certificate)
     if not _blocks(ca):
         raise InvalidSettings("The CA of the serving certificate is no PEM certificate; give one.")
     return ServingBundle(certificate, key, ca)
 
 
-def ends(certificate_pem: bytes) -> datetime:
+def expires_at(certificate_pem: bytes) -> datetime:
     """Return when the first certificate of a chain expires. Raises InvalidSettings."""
-    return _first(certificate_pem).not_valid_after_utc
+    return _first_certificate(certificate_pem).not_valid_after_utc
 
 
-def is_due(certificate_pem: bytes, now: datetime) -> bool:
+def is_renewal_due(certificate_pem: bytes, now: datetime) -> bool:
     """Return whether two thirds of the lifetime have passed. Raises InvalidSettings."""
-    certificate = _first(certificate_pem)
+    certificate = _first_certificate(certificate_pem)
     begun, ended = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now >= begun + (ended - begun) * 2 / 3
 
 
-def merge(*bundles: bytes) -> bytes:
+def merge_bundles(*bundles: bytes) -> bytes:
     """Return one bundle that contains each certificate of the bundles once, in their order."""
     blocks = dict.fromkeys(block for bundle in bundles for block in _blocks(bundle))
     return b"".join(block + b"\n" for block in blocks)
 
 
-def is_within(few: bytes, many: bytes) -> bool:
+def is_subset(few: bytes, many: bytes) -> bool:
     """Return whether the bundle `many` contains every certificate of `few`."""
     return set(_blocks(few)) <= set(_blocks(many))
 
 
-def vouching(bundle: bytes, certificate_pem: bytes) -> bytes:
+def signing_cas(bundle: bytes, certificate_pem: bytes) -> bytes:
     """Return the CAs of a bundle that signed the certificate. Raises InvalidSettings."""
-    leaf = _first(certificate_pem)
-    return merge(*(block for block in _blocks(bundle) if _has_signed(block, leaf)))
+    leaf = _first_certificate(certificate_pem)
+    return merge_bundles(*(block for block in _blocks(bundle) if _has_signed(block, leaf)))
 
 
 def _has_signed(authority_pem: bytes, leaf: x509.Certificate) -> bool:
     try:
-        leaf.verify_directly_issued_by(_first(authority_pem))
+        leaf.verify_directly_issued_by(_first_certificate(authority_pem))
     except (InvalidSignature, ValueError, TypeError):
         return False
     return True
@@ -79,7 +79,7 @@ def _blocks(bundle: bytes) -> list[bytes]:
     return [block.replace(b"\r\n", b"\n") for block in _BLOCK.findall(bundle)]
 
 
-def _first(certificate_pem: bytes) -> x509.Certificate:
+def _first_certificate(certificate_pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:

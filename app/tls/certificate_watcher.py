@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from app.core.errors import ClusterUnavailable, FairgateError
-from app.tls.ca_bundle import ServingBundle, ends, is_within, merge, vouching
-from app.tls.rotation import PublishCAs, ServeCertificate, ServedState, move
+from app.tls.ca_bundle import ServingBundle, expires_at, is_subset, merge_bundles, signing_cas
+from app.tls.rotation import PublishCAs, ServeCertificate, ServedState, next_move
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 
 log = logging.getLogger("fairgate.tls")
@@ -30,24 +30,24 @@ Raises ClusterError.
 class CertificateSource(Protocol):
     """Source of the certificate. Both methods may raise FairgateError."""
 
-    async def read(self) -> ServingBundle | None:
+    async def read_bundle(self) -> ServingBundle | None:
         """Return the certificate to serve with; None if there is no certificate yet."""
 
-    async def advance(self, steady: timedelta) -> None:
+    async def advance_rotation(self, steady: timedelta) -> None:
         """Take the next step of a renewal if it is due.
 
         `steady`: how long the current content has been served and published.
         """
 
 
-async def first(source: CertificateSource) -> ServingBundle:
+async def wait_for_certificate(source: CertificateSource) -> ServingBundle:
     """Return the first certificate. Wait while it does not exist or the API server is unreachable.
 
     Raises other FairgateErrors of the source.
     """
     while True:
         try:
-            found = await source.read()
+            found = await source.read_bundle()
         except ClusterUnavailable as error:
             log.warning("the API server cannot be reached yet", extra={"why": str(error)})
             found = None
@@ -56,7 +56,7 @@ async def first(source: CertificateSource) -> ServingBundle:
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def nowhere(ca_pem: bytes) -> None:
+async def publish_nowhere(ca_pem: bytes) -> None:
     """Do not publish: clients of this process get its CA by other means."""
 
 
@@ -72,84 +72,86 @@ class Renewal:
         now: Callable[[], datetime],
         clock: Callable[[], float],
     ) -> None:
-        """`first` is served from the start. `now` is an aware time, `clock` monotonic seconds."""
-        self.publish: PublishCa = nowhere
+        """`wait_for_certificate` is served from the start. `now` is an aware time, `clock`
+        monotonic seconds.
+        """
+        self.publish_ca: PublishCa = publish_nowhere
         self._source = source
-        self._shown = ServedState(first)
+        self._state = ServedState(first)
         self._settle = settle
         self._now = now
         self._clock = clock
-        self._moved_at = clock()
-        self._users: list[Callable[[ServingBundle], None]] = []
-        self._complaint = ""
+        self._changed_at = clock()
+        self._subscribers: list[Callable[[ServingBundle], None]] = []
+        self._last_error = ""
 
     @property
     def serving(self) -> ServingBundle:
         """The certificate in use."""
-        return self._shown.serving
+        return self._state.serving
 
     def seconds_left(self) -> float:
         """Return the seconds until the certificate in use expires."""
-        return (ends(self.serving.certificate) - self._now()).total_seconds()
+        return (expires_at(self.serving.certificate) - self._now()).total_seconds()
 
-    def attach(self, use: Callable[[ServingBundle], None]) -> None:
+    def subscribe(self, use: Callable[[ServingBundle], None]) -> None:
         """Call `use` with every new certificate. If it raises, the old one stays in use."""
-        self._users.append(use)
+        self._subscribers.append(use)
 
-    async def knows(self, ca_pem: bytes) -> bool:
+    async def may_have_published(self, ca_pem: bytes) -> bool:
         """Return whether another replica, one check ahead, may have published these CAs.
 
         True if this replica or the source has each CA, and one CA signed the served certificate.
         Raises FairgateError.
         """
-        found = await self._source.read()
-        known = merge(self._shown.published, self.serving.ca, found.ca if found else b"")
-        return is_within(ca_pem, known) and bool(vouching(ca_pem, self.serving.certificate))
+        found = await self._source.read_bundle()
+        known = merge_bundles(self._state.published, self.serving.ca, found.ca if found else b"")
+        return is_subset(ca_pem, known) and bool(signing_cas(ca_pem, self.serving.certificate))
 
     async def watch_certificate(self) -> None:
         """Check the source every few seconds until cancelled. Log a repeated failure once."""
         # Several checks fit into `settle`, the time in which all replicas must follow.
-        usual = min(LOOK_SECONDS, self._settle.total_seconds() / 4)
+        usual = min(CHECK_SECONDS, self._settle.total_seconds() / 4)
         while True:
             try:
-                await self.check()
-                self._complaint = ""
+                await self.check_source()
+                self._last_error = ""
             except FairgateError as error:
-                if str(error) != self._complaint:
+                if str(error) != self._last_error:
                     log.warning("the certificate cannot be renewed yet", extra={"why": str(error)})
-                self._complaint = str(error)
+                self._last_error = str(error)
             # No client accepts an expired certificate, so check every second then.
             await asyncio.sleep(usual if self.seconds_left() > 0 else min(usual, RETRY_SECONDS))
 
-    async def check(self) -> None:
+    async def check_source(self) -> None:
         """Check once and take the next step.
 
         Raises FairgateError. The certificate in use then stays in use.
         """
-        found = await self._source.read()
+        found = await self._source.read_bundle()
         if found is None:
             return
-        waited = timedelta(seconds=self._clock() - self._moved_at)
-        match move(self._shown, found, self._now(), waited, self._settle):
+        waited = timedelta(seconds=self._clock() - self._changed_at)
+        match next_move(self._state, found, self._now(), waited, self._settle):
             case PublishCAs(ca):
-                await self.publish(ca)
-                self._move(ServedState(self.serving, ca))
+                await self.publish_ca(ca)
+                self._set_state(ServedState(self.serving, ca))
             case ServeCertificate(serving):
-                self._use(serving)
-                self._move(ServedState(serving, self._shown.published))
+                self._serve(serving)
+                self._set_state(ServedState(serving, self._state.published))
             case None:
                 has_arrived = (found.certificate, found.key) == (
                     self.serving.certificate,
                     self.serving.key,
                 )
-                await self._source.advance(waited if has_arrived else timedelta())
+                await self._source.advance_rotation(waited if has_arrived else timedelta())
 
-    def _use(self, serving: ServingBundle) -> None:
-        for use in self._users:
+    def _serve(self, serving: ServingBundle) -> None:
+        for use in self._subscribers:
             use(serving)
-        facts = {"ends": ends(serving.certificate).isoformat()}
+        facts = {"ends": expires_at(serving.certificate).isoformat()}
         log.info("serving with a new certificate", extra=facts)
 
-    def _move(self, shown: ServedState) -> None:
-        self._shown = shown
-        self._moved_at = self._clock()
+    def _set_state(self, shown: ServedState) -> None:
+        self._state = shown
+        self._changed_at = self._clock()

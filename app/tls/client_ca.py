@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.core.errors import InvalidSettings
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 
 log = logging.getLogger("fairgate.tls")
 
@@ -24,29 +24,29 @@ class ClientCa:
         """
         self._path = path
         self._trust = trust
-        self._seen = self._read()
-        trust(self._seen)
+        self._last_read = self._read_file()
+        trust(self._last_read)
 
     async def watch_file(self) -> None:
         """Check the file every few seconds until cancelled. An unreadable file has no effect."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.check()
+            await asyncio.sleep(CHECK_SECONDS)
+            self.check_file()
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Check the file once."""
         try:
-            found = self._read()
-            if found == self._seen:
+            found = self._read_file()
+            if found == self._last_read:
                 return
-            self._seen = found
+            self._last_read = found
             self._trust(found)
         except InvalidSettings as error:
             log.warning("the CA of client certificates stays", extra={"why": str(error)})
         else:
             log.info("the CA of client certificates has changed")
 
-    def _read(self) -> bytes:
+    def _read_file(self) -> bytes:
         try:
             return self._path.read_bytes()
         except OSError as error:

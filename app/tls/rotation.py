@@ -1,8 +1,8 @@
 """Rules of certificate rotation, as pure functions. Callers pass the time.
 
-`next_step` and `taken` rotate the Secret that all replicas share. `move` decides how one replica
-follows its source, which is that Secret or files. Both follow one rule: clients trust a CA long
-before its first certificate is served, and long after its last one.
+`next_step` and `content_after` rotate the Secret that all replicas share. `next_move` decides how
+one replica follows its source, which is that Secret or files. Both follow one rule: clients trust a
+CA long before its first certificate is served, and long after its last one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from app.tls.ca_bundle import ServingBundle, ends, is_due, is_within, merge, vouching
+from app.tls.ca_bundle import (
+    ServingBundle,
+    expires_at,
+    is_renewal_due,
+    is_subset,
+    merge_bundles,
+    signing_cas,
+)
 from app.tls.certificate_authority import new_authority
 
 KEYS = ("tls.crt", "tls.key", "ca.crt")
-NEXT = ("next.crt", "next.key")
+STAGED_KEYS = ("next.crt", "next.key")
 
 Content = Mapping[str, bytes]
-"""The data of the Secret: `KEYS`, and also `NEXT` while a certificate is staged."""
+"""The data of the Secret: `KEYS`, and also `STAGED_KEYS` while a certificate is staged."""
 
 
 class RotationStep(Enum):
@@ -63,22 +70,22 @@ def next_step(
     `steady`: how long this replica has served and published the content.
     """
     current, staged = content["tls.crt"], content.get("next.crt")
-    if now >= ends(current):
+    if now >= expires_at(current):
         return (
             RotationStep.REPLACE
         )  # no client accepts it any more, so a gradual rotation is pointless
-    if staged and not is_due(staged, now):
+    if staged and not is_renewal_due(staged, now):
         return RotationStep.PROMOTE if steady >= settle else RotationStep.REST
-    if staged or is_due(current, now):
+    if staged or is_renewal_due(current, now):
         return RotationStep.STAGE
-    needed = vouching(content["ca.crt"], current)
+    needed = signing_cas(content["ca.crt"], current)
     # A replica that started just before the promotion publishes again, waits, and then follows.
-    if needed and not is_within(content["ca.crt"], needed) and steady >= 2 * settle:
+    if needed and not is_subset(content["ca.crt"], needed) and steady >= 2 * settle:
         return RotationStep.DROP
     return RotationStep.REST
 
 
-def taken(
+def content_after(
     step: RotationStep, content: Content, names: Sequence[str], now: datetime, days: int
 ) -> dict[str, bytes]:
     """Return the content of the Secret after a step."""
@@ -87,11 +94,11 @@ def taken(
             return dict(content)
         case RotationStep.STAGE:
             made = new_content(names, now, days)
-            trusted = vouching(content["ca.crt"], content["tls.crt"]) or content["ca.crt"]
+            trusted = signing_cas(content["ca.crt"], content["tls.crt"]) or content["ca.crt"]
             return {
                 "tls.crt": content["tls.crt"],
                 "tls.key": content["tls.key"],
-                "ca.crt": merge(trusted, made["ca.crt"]),
+                "ca.crt": merge_bundles(trusted, made["ca.crt"]),
                 "next.crt": made["tls.crt"],
                 "next.key": made["tls.key"],
             }
@@ -102,7 +109,7 @@ def taken(
                 "ca.crt": content["ca.crt"],
             }
         case RotationStep.DROP:
-            return {**content, "ca.crt": vouching(content["ca.crt"], content["tls.crt"])}
+            return {**content, "ca.crt": signing_cas(content["ca.crt"], content["tls.crt"])}
         case RotationStep.REPLACE:
             return new_content(names, now, days)
 
@@ -118,7 +125,7 @@ def new_content(names: Sequence[str], now: datetime, days: int) -> dict[str, byt
     return dict(zip(KEYS, made, strict=True))
 
 
-def move(
+def next_move(
     shown: ServedState, found: ServingBundle, now: datetime, waited: timedelta, settle: timedelta
 ) -> PublishCAs | ServeCertificate | None:
     """Return the next move of one replica towards `found`; None: it is done, or must wait.
@@ -128,10 +135,12 @@ def move(
     served = shown.serving
     has_waited = waited >= settle
     if (found.certificate, found.key) != (served.certificate, served.key):
-        if not is_within(found.ca, shown.published):
-            return PublishCAs(merge(shown.published, found.ca))
-        return ServeCertificate(found) if has_waited or now >= ends(served.certificate) else None
-    if is_within(found.ca, shown.published) and is_within(shown.published, found.ca):
+        if not is_subset(found.ca, shown.published):
+            return PublishCAs(merge_bundles(shown.published, found.ca))
+        return (
+            ServeCertificate(found) if has_waited or now >= expires_at(served.certificate) else None
+        )
+    if is_subset(found.ca, shown.published) and is_subset(shown.published, found.ca):
         return None
-    only_adds = is_within(shown.published, found.ca)
+    only_adds = is_subset(shown.published, found.ca)
     return PublishCAs(found.ca) if only_adds or has_waited else None

@@ -29,7 +29,7 @@ Checks = Mapping[str, Callable[[], bool]]
 
 OpsHandler = Callable[[Request], Awaitable[Response]]
 
-SERVES = "not draining"
+NOT_DRAINING = "not draining"
 """The check that fails after a process received the signal to stop."""
 
 
@@ -55,26 +55,26 @@ def ops_handlers(
     home = _loop()
 
     async def livez(_: Request) -> Response:
-        return _lines(
+        return _text_response(
             f"not alive: {part} finished no step for {age:.0f} s"
-            for part, age in liveness.stalled().items()
+            for part, age in liveness.stalled_parts().items()
         )
 
     async def readyz(_: Request) -> Response:
         async def missing() -> list[str]:
             return [f"not ready: {name}" for name, is_ready in checks.items() if not is_ready()]
 
-        return _lines(await _within(home, missing))
+        return _text_response(await _run_in_loop(home, missing))
 
     # The event loop of the process runs a scrape, so it never sees a partial change.
     async def metrics(request: Request) -> Response:
         async def latest() -> Response:
-            refused = None if access is None else await _refusal(access, request)
+            refused = None if access is None else await _access_error(access, request)
             return refused or Response(
                 generate_latest(REGISTRY), media_type=CONTENT_TYPE_PLAIN_0_0_4
             )
 
-        return await _within(home, latest)
+        return await _run_in_loop(home, latest)
 
     return {"/livez": livez, "/readyz": readyz, METRICS: metrics}
 
@@ -87,12 +87,12 @@ def leader_route(fault: Callable[[], str]) -> Route:
 
     async def leader(_: Request) -> Response:
         found = fault()
-        return _lines([found] if found else [])
+        return _text_response([found] if found else [])
 
     return Route("/healthz/leader", leader)
 
 
-def _lines(faults: Iterable[str]) -> Response:
+def _text_response(faults: Iterable[str]) -> Response:
     text = "".join(f"{fault}\n" for fault in faults)
     return Response(text or "ok\n", status_code=503 if text else 200, media_type="text/plain")
 
@@ -105,7 +105,7 @@ def _loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-async def _within(
+async def _run_in_loop(
     home: asyncio.AbstractEventLoop | None, call: Callable[[], Coroutine[Any, Any, HealthAnswer]]
 ) -> HealthAnswer:
     """Run `call` in the event loop `home`, or in the running loop if `home` is None."""
@@ -114,10 +114,10 @@ async def _within(
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), home))
 
 
-async def _refusal(access: Access, request: Request) -> Response | None:
+async def _access_error(access: Access, request: Request) -> Response | None:
     """Return the answer to a caller without the right to the metrics; None if it has the right."""
     try:
-        await access.need_path(request, METRICS)
+        await access.require_path(request, METRICS)
     except Refused as error:
         return Response(
             f"{error.detail}\n", error.status, headers=error.headers, media_type="text/plain"

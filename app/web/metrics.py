@@ -25,7 +25,7 @@ from prometheus_client import (
 from app.core.explain.backlog_stats import BacklogStats
 from app.core.explain.views import ClusterView
 from app.core.model import Millis, PoolName, ReleaseOutcome, Resource, TenantName
-from app.core.podspec.device_fractions import about_devices
+from app.core.podspec.device_fractions import estimate_devices
 from app.core.quantities import CPU
 
 MOST_TENANTS = 200
@@ -271,14 +271,14 @@ CANARY_OK = Gauge(
 )
 
 
-class Enforcing:
+class PrometheusEnforcement:
     """Implements `ports.metrics.EnforcementMetrics` on the metrics above."""
 
-    def restored(self, kind: str) -> None:
+    def count_restore(self, kind: str) -> None:
         """Count an object of this kind that was changed from outside, and restored."""
         RESTORED.labels(kind).inc()
 
-    def checked(self, check: str, well: bool | None) -> None:
+    def set_check_result(self, check: str, well: bool | None) -> None:
         """Record the result of a canary check; None: the check is off, so remove its gauge."""
         if well is None:
             with contextlib.suppress(KeyError):
@@ -292,19 +292,19 @@ class LabelNames:
     """Returns the first `most` names as labels, and `other` for all later names."""
 
     def __init__(self, most: int = MOST_TENANTS) -> None:
-        self._most = most
-        self._known: set[str] = set()
+        self._max_names = most
+        self._names: set[str] = set()
 
     def label(self, name: str) -> str:
         """Return the label of a name. It never changes."""
-        if name not in self._known:
-            if len(self._known) >= self._most:
+        if name not in self._names:
+            if len(self._names) >= self._max_names:
                 return OTHER
-            self._known.add(name)
+            self._names.add(name)
         return name
 
 
-class Leading:
+class PrometheusLeader:
     """Implements `ports.metrics.LeaderMetrics` on the metrics above."""
 
     def __init__(
@@ -315,7 +315,7 @@ class Leading:
         self._resources = LabelNames(MOST_RESOURCES)
         self._clock = clock
 
-    def leading(self, epoch: int | None) -> None:
+    def set_leading_epoch(self, epoch: int | None) -> None:
         """Record that this replica leads under `epoch`; None: it does not, so clear the gauges."""
         LEADER.set(0 if epoch is None else 1)
         if epoch is not None:
@@ -328,7 +328,7 @@ class Leading:
         STRAYS.set(0)
         JAIN.set(1)
 
-    def shares(self, view: ClusterView) -> None:
+    def set_shares(self, view: ClusterView) -> None:
         """Set the gauges of every tenant and pool. Remove those of deleted ones."""
         used: dict[tuple[str, ...], float] = defaultdict(float)
         shares: dict[tuple[str, ...], float] = {}
@@ -341,8 +341,8 @@ class Leading:
                     if len(amounts) > MOST_RESOURCES and resource not in offered:
                         continue  # users can request any number of resource names
                     used[label, pool, resource] += _unit(resource, value)
-            if tenant.blocked is not None:
-                blocked[label,] += tenant.blocked.pods
+            if tenant.blocked_reclaims is not None:
+                blocked[label,] += tenant.blocked_reclaims.pods
             # A sum of weighted shares has no meaning, so the label `other` has no share.
             if label != OTHER and tenant.weight:
                 shares[label,] = float(tenant.share / tenant.weight)
@@ -350,7 +350,7 @@ class Leading:
         taken: dict[tuple[str, ...], float] = {}
         held: dict[tuple[str, ...], float] = defaultdict(float)
         for pool, seen in view.pools.items():
-            for name, amounts in seen.unowned.items():
+            for name, amounts in seen.unowned_usage.items():
                 for resource, value in amounts.items():
                     where = self._tenants.label(name), str(pool), str(resource)
                     held[where] += _unit(resource, value)
@@ -360,16 +360,17 @@ class Leading:
         for gauge, values in ((USED, used), (SHARE, shares), (RECLAIM_BLOCKED, blocked)):
             _replace(gauge, values)
         _replace(UNOWNED, held)
-        _replace(SILENT, {(str(p),): float(seen.silent) for p, seen in view.pools.items()})
+        _replace(SILENT, {(str(p),): float(seen.silent_pods) for p, seen in view.pools.items()})
         _replace(
-            STALLED, {(str(p),): float(seen.stalled is not None) for p, seen in view.pools.items()}
+            STALLED,
+            {(str(p),): float(seen.stalled_since is not None) for p, seen in view.pools.items()},
         )
         _replace(CAPACITY, capacity)
         _replace(POOL_USED, taken)
         JAIN.set(jain(view))
-        STRAYS.set(len(view.strays))
+        STRAYS.set(len(view.nodes_without_pool))
 
-    def pressing(
+    def set_backlog(
         self,
         view: ClusterView,
         pressure: Mapping[TenantName, BacklogStats],
@@ -397,39 +398,41 @@ class Leading:
     def _age(self, since: Millis) -> float:
         return max(0.0, self._clock() - since / 1000)
 
-    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+    def count_eviction(
+        self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]
+    ) -> None:
         """Count an evicted pod. `lost`: the resource-seconds that it had used, in base units."""
         label = self._tenants.label(tenant)
         RECLAIMED.labels(label, cause).inc()
         milliseconds = {resource: round(1000 * seconds) for resource, seconds in lost.items()}
-        EVICTED_GPU_SECONDS.labels(label, cause).inc(float(about_devices(milliseconds) / 1000))
+        EVICTED_GPU_SECONDS.labels(label, cause).inc(float(estimate_devices(milliseconds) / 1000))
         for resource, seconds in lost.items():
             EVICTED_SECONDS.labels(self._resources.label(resource)).inc(_unit(resource, seconds))
 
-    def eviction_refused(self, tenant: TenantName) -> None:
+    def count_refused_eviction(self, tenant: TenantName) -> None:
         """Count a refused eviction of a reclaim. `tenant`: the pod's tenant."""
         EVICTIONS_REFUSED.labels(self._tenants.label(tenant)).inc()
 
-    def budget_overridden(self, tenant: TenantName) -> None:
+    def count_overridden_budget(self, tenant: TenantName) -> None:
         """Count a pod deleted for a guarantee against its budget. `tenant`: the pod's tenant."""
         BUDGETS_OVERRIDDEN.labels(self._tenants.label(tenant)).inc()
 
-    def loop_refused(self, tenant: TenantName) -> None:
+    def count_reclaim_on_cooldown(self, tenant: TenantName) -> None:
         """Count a reclaim that the cooldown refused. `tenant`: the tenant that requested it."""
         LOOPS_REFUSED.labels(self._tenants.label(tenant)).inc()
 
-    def stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+    def set_stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
         """Set the number of orphaned and idle pods of each tenant."""
         shown: dict[tuple[str, ...], float] = defaultdict(float)
         for (tenant, kind), number in count.items():
             shown[self._tenants.label(tenant), kind] += number
         _replace(STALE_PODS, shown)
 
-    def drifted(self, ratio: float) -> None:
+    def set_drift(self, ratio: float) -> None:
         """Set the largest drift between siblings, as a fraction of the published bound."""
         DRIFT.set(ratio)
 
-    def released(
+    def count_release(
         self,
         tenant: TenantName,
         pool: PoolName,
@@ -444,15 +447,15 @@ class Leading:
         if waited is not None and answer is ReleaseOutcome.RELEASED:
             WAITED.labels(label).observe(waited)
 
-    def bypassed(self) -> None:
+    def count_bypass(self) -> None:
         """Count a pod without the gate that was never released."""
         BYPASSED.inc()
 
-    def node_refused(self, pool: PoolName, reason: str) -> None:
+    def count_node_refusal(self, pool: PoolName, reason: str) -> None:
         """Count a released pod that a node of the pool refused."""
         NODE_REFUSALS.labels(pool, reason).inc()
 
-    def store_failed(self, operation: str) -> None:
+    def count_store_failure(self, operation: str) -> None:
         """Count a call of the store that raised StoreError."""
         STORE_ERRORS.labels(operation).inc()
 

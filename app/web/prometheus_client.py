@@ -17,7 +17,7 @@ QUERY = (
 """Utilization of each pod's busiest device in per cent, as NVIDIA's DCGM exporter reports it."""
 
 SECONDS = 20.0
-LARGEST = 64 * 2**20
+MOST_BYTES = 64 * 2**20
 """Most bytes of an answer."""
 
 
@@ -46,7 +46,7 @@ class Prometheus:
         self._url = url.rstrip("/") + "/api/v1/query"
         self._query = query
 
-    async def busiest(self, seconds: int) -> Mapping[tuple[str, str], float]:
+    async def read_peak_device_use(self, seconds: int) -> Mapping[tuple[str, str], float]:
         """Return for each pod the utilization of its busiest device in the last `seconds`.
 
         Keys are namespace and name, values are from 0 to 1. Raises ClusterUnavailable.
@@ -58,7 +58,7 @@ class Prometheus:
                 aiohttp.ClientSession(timeout=limits, trust_env=True) as session,
                 session.post(self._url, data={"query": query}) as response,
             ):
-                body = await _whole(response.content)
+                body = await _read_body(response.content)
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
             why = str(error) or type(error).__name__
@@ -72,10 +72,10 @@ class Prometheus:
         return _by_pod(answer.data.result)
 
 
-async def _whole(content: aiohttp.StreamReader) -> bytes:
-    """Return the body, at most `LARGEST` bytes. One read returns only the bytes received so far."""
+async def _read_body(content: aiohttp.StreamReader) -> bytes:
+    """Return the body, at most `MOST_BYTES`. One read returns only the bytes received so far."""
     found = bytearray()
-    while len(found) < LARGEST and (part := await content.read(LARGEST - len(found))):
+    while len(found) < MOST_BYTES and (part := await content.read(MOST_BYTES - len(found))):
         found += part
     return bytes(found)
 

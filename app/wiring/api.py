@@ -15,8 +15,8 @@ from app.controller.follower import Follower
 from app.controller.leader_state_sync import LeaderStateReader
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.events import GROUPS, NEEDED, ClusterEvent
-from app.core.explain.leader_state import current
+from app.core.events import GROUP_SOURCES, REQUIRED_SOURCES, ClusterEvent
+from app.core.explain.leader_state import recent_message
 from app.core.model import Resource
 from app.core.quantities import ManagedResources
 from app.kube.access_review import Reviews
@@ -34,21 +34,21 @@ from app.store.enforcement_results import RedisEnforcementResults
 from app.store.leader_state_store import RedisLeaderState
 from app.store.reader import RedisReader
 from app.store.usage_records import RedisRuns
-from app.tls.ca_bundle import is_within
+from app.tls.ca_bundle import is_subset
 from app.tls.certificate_watcher import Renewal
 from app.web.api.api_aggregation import Aggregated, FrontDoor
 from app.web.api.app import api_app
 from app.web.api.auth import Access
 from app.web.api.queue_sources import EngineQueues, LeaderQueues
-from app.web.api.quota_history import ToldQuotas
+from app.web.api.quota_history import AuditedQuotas
 from app.web.api.route_context import RouteContext
 from app.web.server.rate_limit import RateLimit
 from app.web.server.server import Listener
 from app.web.webhook.cache import WebhookCache
-from app.wiring.certificate import certificate_of, publish_also, tls_listener
-from app.wiring.process import RoleProcess, now, redis_of, reporting_of, watch
+from app.wiring.certificate import add_publisher, certificate_of, tls_listener
+from app.wiring.process import RoleProcess, connect_redis, create_report_sender, now, watch
 
-STRANGERS = 10
+BAD_TOKENS_PER_SECOND = 10
 """Bad tokens a second from one address."""
 
 
@@ -57,11 +57,11 @@ class _EventFanOut:
     """Passes each event to the view, then to the engine."""
 
     view: WebhookCache
-    inbox: EventQueue
+    event_queue: EventQueue
 
     async def put(self, event: ClusterEvent, /) -> None:
         await self.view.put(event)
-        await self.inbox.put(event)
+        await self.event_queue.put(event)
 
 
 async def api(process: RoleProcess) -> None:
@@ -71,43 +71,45 @@ async def api(process: RoleProcess) -> None:
     engine = _following_engine(settings, managed)
     inbox, view = EventQueue(), WebhookCache()
     fan_out = _EventFanOut(view, inbox)
-    needed = watch(process, fan_out, sorted(NEEDED, key=lambda source: source.value))
-    watch(process, fan_out, sorted(GROUPS, key=lambda source: source.value))
-    mirror = Follower(engine, inbox, process.steps, now, needed.stale_lag)
+    needed = watch(process, fan_out, sorted(REQUIRED_SOURCES, key=lambda source: source.value))
+    watch(process, fan_out, sorted(GROUP_SOURCES, key=lambda source: source.value))
+    mirror = Follower(engine, inbox, process.steps, now, needed.seconds_stale)
     process.tasks.append(mirror.follow_events)
-    server = redis_of(process)
+    server = connect_redis(process)
     chain = RedisAuditReader(server, settings.cluster)
-    hearing = LeaderStateReader(RedisLeaderState(server, settings.cluster), mirror.receive)
+    hearing = LeaderStateReader(
+        RedisLeaderState(server, settings.cluster), mirror.receive_leader_state
+    )
     process.tasks.append(hearing.read_state)
     enforcement = EnforcementReader(RedisEnforcementResults(server, settings.cluster))
     process.tasks.append(enforcement.read_results)
-    process.checks["cluster heard"] = lambda: mirror.seen_whole
+    process.checks["cluster heard"] = lambda: mirror.has_synced
     runs = RedisRuns(server, settings.cluster)
     estimates = Estimates(
-        lambda: engine.queries.snapshot(now()) if mirror.seen_whole else None, runs, managed
+        lambda: engine.queries.snapshot(now()) if mirror.has_synced else None, runs, managed
     )
     process.tasks.append(estimates.renew_periodically)
-    simulations = WhatIfs(lambda: engine.queries.snapshot(now()), lambda: estimates.runs)
+    simulations = WhatIfs(lambda: engine.queries.snapshot(now()), lambda: estimates.run_times)
     trials = TrialRuns(
-        lambda: engine.queries.snapshot(now()), lambda: estimates.runs, simulations.worker
+        lambda: engine.queries.snapshot(now()), lambda: estimates.run_times, simulations.worker
     )
     process.stack.push_async_callback(simulations.close)
     context = RouteContext(
         _access(process),
         engine,
-        lambda: mirror.seen_whole,
-        mirror.age,
+        lambda: mirror.has_synced,
+        mirror.age_milliseconds,
         now,
         view,
         runs,
         chain,
         KubeResources(process.client),
         PodEventReader(process.client),
-        reporting_of(process),
+        create_report_sender(process),
         queues=_queues(mirror, engine, RedisReader(server, settings.cluster)),
         managed=managed,
         forecasts=estimates,
-        past=ToldQuotas(chain, view),
+        past_quotas=AuditedQuotas(chain, view),
         leader_message=lambda: mirror.leader_message,
         simulations=simulations,
         trials=trials,
@@ -115,27 +117,27 @@ async def api(process: RoleProcess) -> None:
             managed, frozenset(settings.exempt_namespaces), engine.charge_proposed
         ),
         leader_state_read=lambda: hearing.has_read,
-        store_reachable=lambda: hearing.reachable,
+        store_reachable=lambda: hearing.is_reachable,
         enforcement=lambda: enforcement.result,
     )
     app = api_app(context, process.checks, process.liveness)
     certificate = await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
     if settings.aggregated_listen is not None:
-        _aggregate(process, app, settings.aggregated_listen, certificate)
+        _add_aggregated_listener(process, app, settings.aggregated_listen, certificate)
 
 
 def _queues(mirror: Follower, engine: Engine, copy: QueueReader) -> LeaderQueues:
     return LeaderQueues(
         copy,
         EngineQueues(engine.queries),
-        lambda: current(mirror.leader_message, now()) is not None,
-        lambda: mirror.seen_whole,
+        lambda: recent_message(mirror.leader_message, now()) is not None,
+        lambda: mirror.has_synced,
     )
 
 
 def _access(process: RoleProcess) -> Access:
-    rates = (process.settings.api_requests_per_second, STRANGERS)
+    rates = (process.settings.api_requests_per_second, BAD_TOKENS_PER_SECOND)
     callers, strangers = (RateLimit(rate, time.monotonic) for rate in rates)
     providers = process.settings.token_audiences or ()
     reviews = Reviews(process.client, time.monotonic, of_providers=providers)
@@ -147,24 +149,30 @@ def _following_engine(settings: Settings, managed: ManagedResources) -> Engine:
         managed,
         EngineOptions(
             evicts=False,
-            classes={each.name: Resource(each.resource) for each in settings.device_classes},
-            records=False,
+            resource_by_device_class={
+                each.name: Resource(each.resource) for each in settings.device_classes
+            },
+            emits_audit_records=False,
             mode=settings.mode,
-            selectors=DeviceSelectors(),
+            selector_evaluator=DeviceSelectors(),
         ),
     )
 
 
-def _aggregate(process: RoleProcess, app: FastAPI, at: HostPort, certificate: Renewal) -> None:
+def _add_aggregated_listener(
+    process: RoleProcess, app: FastAPI, at: HostPort, certificate: Renewal
+) -> None:
     """Add the listener for the API server's aggregation layer, which calls on behalf of users."""
     serving = certificate.serving
     door = FrontDoor(serving.certificate, serving.key)
-    certificate.attach(lambda new: door.renew(new.certificate, new.key))
+    certificate.subscribe(lambda new: door.renew_certificate(new.certificate, new.key))
     proxy, service = (
-        FrontProxy(process.client, door.trust),
-        ApiServiceBundle(process.client, is_within),
+        FrontProxy(process.client, door.trust_proxy),
+        ApiServiceBundle(process.client, is_subset),
     )
-    publish_also(certificate, service.publish)
+    add_publisher(certificate, service.publish)
     process.tasks += [proxy.watch_ca, service.maintain_bundle]
-    process.checks["front proxy known"] = lambda: proxy.known
-    process.listeners.append(Listener("aggregated", Aggregated(app, door), at, door.tls))
+    process.checks["front proxy known"] = lambda: proxy.is_known
+    process.listeners.append(
+        Listener("aggregated", Aggregated(app, door), at, door.current_context)
+    )

@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 from app.config.setting_parsers import HostPort
 from app.kube.secrets import Bundle
 from app.tls.certificate_source import FileCertificate, SecretCertificate
-from app.tls.certificate_watcher import CertificateSource, PublishCa, Renewal, first
+from app.tls.certificate_watcher import CertificateSource, PublishCa, Renewal, wait_for_certificate
 from app.tls.client_ca import ClientCa
 from app.web.metrics import CERTIFICATE_EXPIRY
-from app.web.server.server import Listener, renew, require_client, tls_context
+from app.web.server.server import Listener, load_certificate, require_client, tls_context
 from app.wiring.process import RoleProcess
 
 
@@ -27,7 +27,11 @@ async def certificate_of(process: RoleProcess) -> Renewal:
         settle = timedelta(seconds=settings.tls_settle_seconds)
         source = _source(process, settle)
         renewal = Renewal(
-            source, await first(source), settle=settle, now=_utc, clock=time.monotonic
+            source,
+            await wait_for_certificate(source),
+            settle=settle,
+            now=_utc,
+            clock=time.monotonic,
         )
         CERTIFICATE_EXPIRY.set_function(renewal.seconds_left)
         # Publish the CA after the start: the API server must not call before this process answers.
@@ -58,22 +62,22 @@ def tls_listener(process: RoleProcess, name: str, app: ASGIApp, at: HostPort) ->
     certificate = process.certificate
     assert certificate is not None, "got by the role before it listens"
     context = tls_context(certificate.serving.certificate, certificate.serving.key)
-    certificate.attach(lambda new: renew(context, new.certificate, new.key))
+    certificate.subscribe(lambda new: load_certificate(context, new.certificate, new.key))
     client_ca = process.settings.tls_client_ca_file
     if name == "webhook" and client_ca:
         process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).watch_file)
     return Listener(name, app, at, context)
 
 
-def publish_also(certificate: Renewal, publish: PublishCa) -> None:
+def add_publisher(certificate: Renewal, publish: PublishCa) -> None:
     """Publish the CAs of a certificate with this function, too."""
-    earlier = certificate.publish
+    earlier = certificate.publish_ca
 
     async def both(ca_pem: bytes) -> None:
         await earlier(ca_pem)
         await publish(ca_pem)
 
-    certificate.publish = both
+    certificate.publish_ca = both
 
 
 def _utc() -> datetime:

@@ -29,7 +29,7 @@ from app.controller.wait_reason_events import WaitReasonEvents
 from app.core.durations import DAY
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.events import GROUPS, NEEDED
+from app.core.events import GROUP_SOURCES, REQUIRED_SOURCES
 from app.core.lifecycle.stale_pods import StaleReason
 from app.core.model import Millis, Resource
 from app.core.quantities import ManagedResources
@@ -40,7 +40,7 @@ from app.kube.client import Client
 from app.kube.device_selectors import DeviceSelectors
 from app.kube.event_recorder import PodAnnouncer
 from app.kube.eviction import PodAdopter, PodEvictor
-from app.kube.informer.sources import Watched
+from app.kube.informer.sources import RunningWatches
 from app.kube.install_record import KeptInstallation
 from app.kube.lease import LeaseLeadership
 from app.kube.lease_thread import LeaseThread
@@ -52,15 +52,15 @@ from app.kube.secrets import Bundle
 from app.kube.tenants_pools import ResourceStatus
 from app.ports.store import Store
 from app.store.audit_reports import RedisReports
-from app.store.audit_sinks import AuditFolder, Backlog, output
+from app.store.audit_sinks import AuditFolder, Backlog, standard_output_sink
 from app.store.audit_stream import RedisTrail
 from app.store.connection import Server
 from app.store.leader_state_store import RedisLeaderState
 from app.store.usage_records import RedisRuns
-from app.tls.audit_signing_key import KeptKey, holds
-from app.web.metrics import ENGINE_SECONDS, Leading
+from app.tls.audit_signing_key import KeptKey, is_signature_valid
+from app.web.metrics import ENGINE_SECONDS, PrometheusLeader
 from app.web.prometheus_client import Prometheus
-from app.wiring.process import RoleProcess, now, redis_of, watch
+from app.wiring.process import RoleProcess, connect_redis, now, watch
 
 HAND_OVER_SECONDS = 1.0
 """How long a leader that stops waits for answers to releases. The next leader settles the rest."""
@@ -76,13 +76,13 @@ class _SharedParts:
     """Dependencies that all parts of a controller share."""
 
     engine: Engine
-    inbox: EventQueue
-    meters: Leading
-    heard: asyncio.Event
+    event_queue: EventQueue
+    metrics: PrometheusLeader
+    synced: asyncio.Event
     server: Server
     store: Store
     leadership: LeaseThread
-    keeper: KeptCheckpoints
+    checkpoint_store: KeptCheckpoints
     costs: PodCosts
 
 
@@ -91,31 +91,38 @@ class _Lead:
     """Parts that depend on whether this replica leads."""
 
     leader: Leader
-    copier: StoreWriter
-    releases: Releases
+    store_writer: StoreWriter
+    release_executor: Releases
     auditor: Auditor
-    outlets: list[Backlog]
+    audit_sinks: list[Backlog]
 
 
 async def controller(process: RoleProcess) -> None:
     """Assemble a controller, which leads or stands by."""
     settings, client = process.settings, process.client
     parts = _shared_parts(process)
-    engine, inbox, meters, heard = parts.engine, parts.inbox, parts.meters, parts.heard
-    sync = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
-    watch(process, inbox, sorted(GROUPS, key=lambda source: source.value))
+    engine, inbox, meters, heard = parts.engine, parts.event_queue, parts.metrics, parts.synced
+    sync = watch(process, inbox, sorted(REQUIRED_SOURCES, key=lambda source: source.value))
+    watch(process, inbox, sorted(GROUP_SOURCES, key=lambda source: source.value))
     lead = _lead(process, parts, sync)
-    leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, parts.leadership
-    corrections, reclaims = _correcting(process, parts)
+    leader, copier, auditor, leadership = (
+        lead.leader,
+        lead.store_writer,
+        lead.auditor,
+        parts.leadership,
+    )
+    corrections, reclaims = _executors(process, parts)
     announcer = PodAnnouncer(client, engine.queries.wait_reason)
-    checkpoints = Checkpoints(engine.memory, parts.keeper, lambda: leadership.left() > 0, now)
+    checkpoints = Checkpoints(
+        engine.checkpoints, parts.checkpoint_store, lambda: leadership.seconds_left() > 0, now
+    )
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     narrator = WaitReasonEvents(engine, announcer, lambda: leader.leads, now)
     loop = EngineLoop(
         engine,
         inbox,
         copier,
-        lead.releases,
+        lead.release_executor,
         corrections,
         reclaims,
         announcer,
@@ -150,7 +157,7 @@ async def controller(process: RoleProcess) -> None:
         collecting.collect_reports,
         trimming.trim_records,
     ]
-    process.tasks += [outlet.write_lines for outlet in lead.outlets]
+    process.tasks += [outlet.write_lines for outlet in lead.audit_sinks]
     process.checks["cluster heard"] = heard.is_set
     process.before_end.append(
         partial(_hand_over, lead, (corrections, reclaims), leadership, settings.drain_seconds)
@@ -164,38 +171,38 @@ def _detect_outages(process: RoleProcess, parts: _SharedParts, leader: Leader) -
         ClusterOutageNotices(process.client, process.settings.namespace),
         leads=lambda: leader.leads,
         is_led=parts.leadership.is_held_by_another,
-        ask_redis=parts.store.floor,
+        ask_redis=parts.store.read_epoch_floor,
         clock=now,
     )
     process.tasks.append(standstill.detect_outages)
-    process.standstill = lambda: standstill.fault
+    process.outage_reason = lambda: standstill.fault
 
 
-def _correcting(process: RoleProcess, parts: _SharedParts) -> tuple[AdoptEvictExecutor, Reclaims]:
+def _executors(process: RoleProcess, parts: _SharedParts) -> tuple[AdoptEvictExecutor, Reclaims]:
     """Assemble the executors that change released pods: corrections and reclaims."""
     client, leadership, engine = process.client, parts.leadership, parts.engine
-    evictor = PodEvictor(client, left=leadership.left)
+    evictor = PodEvictor(client, left=leadership.seconds_left)
     corrections = AdoptEvictExecutor(
         PodAdopter(client),
-        ClaimFinalizers(client, left=leadership.left),
+        ClaimFinalizers(client, left=leadership.seconds_left),
         evictor,
         PodReclaimNotifier(client, now),
         leadership,
-        parts.inbox,
-        parts.meters,
+        parts.event_queue,
+        parts.metrics,
         now,
-        engine.queries.released,
-        engine.wants_gone,
+        engine.queries.released_view,
+        engine.is_eviction_needed,
     )
     reclaims = Reclaims(
         evictor,
         leadership,
-        parts.inbox,
-        parts.meters,
+        parts.event_queue,
+        parts.metrics,
         now,
-        engine.wants_gone,
+        engine.is_eviction_needed,
         EvictionRateLimiter(process.settings.evictions_per_minute),
-        engine.queries.released,
+        engine.queries.released_view,
     )
     return corrections, reclaims
 
@@ -209,8 +216,8 @@ def _stale_pod_scanner(
         parts.engine,
         KubeOwners(process.client),
         Prometheus(settings.prometheus_url) if settings.prometheus_url else None,
-        parts.inbox,
-        parts.meters,
+        parts.event_queue,
+        parts.metrics,
         leads,
         now,
         window=Millis(settings.idle_minutes * 60_000),
@@ -229,7 +236,7 @@ def _leadership(process: RoleProcess) -> LeaseThread:
             client,
             settings.namespace,
             settings.identity,
-            progresses=process.liveness.progresses,
+            progresses=process.liveness.makes_progress,
             duration=settings.lease_seconds,
         ),
     )
@@ -238,7 +245,7 @@ def _leadership(process: RoleProcess) -> LeaseThread:
 
 
 def _shared_parts(process: RoleProcess) -> _SharedParts:
-    settings, client, server = process.settings, process.client, redis_of(process)
+    settings, client, server = process.settings, process.client, connect_redis(process)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
@@ -248,15 +255,17 @@ def _shared_parts(process: RoleProcess) -> _SharedParts:
             managed,
             EngineOptions(
                 evicts_bypassed=settings.evict_bypassed,
-                classes=classes,
-                reclaims=[StaleReason(kind) for kind in settings.reclaim_zombies or ()],
-                considers=costs.consider,
+                resource_by_device_class=classes,
+                evicted_stale_reasons=[
+                    StaleReason(kind) for kind in settings.reclaim_zombies or ()
+                ],
+                on_evaluate=costs.start_pod,
                 mode=settings.mode,
-                selectors=DeviceSelectors(),
+                selector_evaluator=DeviceSelectors(),
             ),
         ),
         EventQueue(),
-        Leading(),
+        PrometheusLeader(),
         asyncio.Event(),
         server,
         process.adapters.store(server, settings.cluster),
@@ -266,20 +275,20 @@ def _shared_parts(process: RoleProcess) -> _SharedParts:
     )
 
 
-def _lead(process: RoleProcess, parts: _SharedParts, sync: Watched) -> _Lead:
+def _lead(process: RoleProcess, parts: _SharedParts, sync: RunningWatches) -> _Lead:
     """Return the leader and the parts that can depose it. They refer to each other."""
     settings, client, leadership = process.settings, process.client, parts.leadership
-    engine, inbox, meters, store = parts.engine, parts.inbox, parts.meters, parts.store
+    engine, inbox, meters, store = parts.engine, parts.event_queue, parts.metrics, parts.store
 
     def depose() -> None:
         leader.depose()
 
-    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    releaser = PodReleaser(process.adapters.patches(client), left=leadership.seconds_left)
     copier = StoreWriter(store, engine, inbox, meters, now, depose)
     concurrency = settings.release_concurrency
     releases = Releases(releaser, copier, leadership, inbox, meters, now, concurrency, depose)
     anchor = KeptAnchor(client, settings.namespace)
-    auditor, outlets = _auditing(process, parts.server, anchor, depose)
+    auditor, outlets = _audit_writer(process, parts.server, anchor, depose)
     installation = KeptInstallation(client, settings.namespace)
     opening = Takeover(
         engine,
@@ -288,10 +297,10 @@ def _lead(process: RoleProcess, parts: _SharedParts, sync: Watched) -> _Lead:
         releaser,
         installation,
         sync,
-        parts.keeper,
+        parts.checkpoint_store,
         anchor,
         now,
-        parts.heard,
+        parts.synced,
     )
     leader = Leader(opening, leadership, inbox, copier, releases, auditor, meters, now)
     return _Lead(leader, copier, releases, auditor, outlets)
@@ -304,25 +313,27 @@ async def _hand_over(
     drain: float,
 ) -> None:
     """Stop leading in order. The next leader settles releases unanswered within `drain` seconds."""
-    lead.leader.leave()
-    await lead.releases.drain(min(drain, HAND_OVER_SECONDS))
+    lead.leader.stop_leading()
+    await lead.release_executor.drain(min(drain, HAND_OVER_SECONDS))
     for part in evicting:
         await part.stop()
-    await lead.auditor.end()
-    await leadership.give_up()
-    for outlet in lead.outlets:
+    await lead.auditor.end_term()
+    await leadership.release_lease()
+    for outlet in lead.audit_sinks:
         await outlet.flush(FLUSH_SECONDS)
 
 
-def _auditing(
+def _audit_writer(
     process: RoleProcess, server: Server, anchor: KeptAnchor, depose: Callable[[], None]
 ) -> tuple[Auditor, list[Backlog]]:
     """Return the writer of the audit chain, and the sinks of its copies."""
     settings, key = process.settings, KeptKey(Bundle(process.client), process.settings.namespace)
-    outlets = [Backlog("standard output", output())]
+    outlets = [Backlog("standard output", standard_output_sink())]
     if settings.audit_folder:
         outlets.append(Backlog(str(settings.audit_folder), AuditFolder(settings.audit_folder)))
     retention = Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20)
     trail = RedisTrail(server, settings.cluster)
-    chain = Chain(trail, anchor, key.load, holds, outlets, settings.cluster, retention, now)
+    chain = Chain(
+        trail, anchor, key.load, is_signature_valid, outlets, settings.cluster, retention, now
+    )
     return Auditor(chain, settings.identity, now, depose), outlets

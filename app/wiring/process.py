@@ -14,7 +14,7 @@ from app.core.events import WatchedSource
 from app.core.model import Millis
 from app.kube import enforcement_probes
 from app.kube.client import Client
-from app.kube.informer.sources import Watched, watches
+from app.kube.informer.sources import RunningWatches, new_reflectors
 from app.ports.cluster import EventSink
 from app.ports.liveness import Liveness, Steps
 from app.ports.store import Store
@@ -26,7 +26,7 @@ from app.web.metrics import SLOW_STEPS, WATCH_INTERRUPTIONS, WATCH_LAG
 from app.web.server.server import Listener
 
 
-def steady(
+def steady_clock(
     wall: Callable[[], int] = time.time_ns,
     elapsed: Callable[[], int] = lambda: time.clock_gettime_ns(
         getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -41,7 +41,7 @@ def steady(
     return lambda: Millis((elapsed() + offset) // 1_000_000)
 
 
-now = steady()
+now = steady_clock()
 """The clock of all event times."""
 
 
@@ -67,9 +67,9 @@ class RoleProcess:
     after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     certificate: Renewal | None = None
-    standstill: Callable[[], str] | None = None
+    outage_reason: Callable[[], str] | None = None
     """Returns why no pod is released; empty: pods are. None: this process is no controller."""
-    watched: list[Watched] = field(default_factory=list)
+    watched: list[RunningWatches] = field(default_factory=list)
     liveness: Liveness = field(default_factory=Liveness)
 
     @property
@@ -78,10 +78,10 @@ class RoleProcess:
         return Steps(self.liveness, lambda kind: SLOW_STEPS.labels(kind).inc())
 
 
-def watch(process: RoleProcess, sink: EventSink, sources: list[WatchedSource]) -> Watched:
+def watch(process: RoleProcess, sink: EventSink, sources: list[WatchedSource]) -> RunningWatches:
     """Start watches that pass these sources to a sink; return them."""
     settings = process.settings
-    heard = watches(
+    heard = new_reflectors(
         process.client,
         sink,
         now,
@@ -93,13 +93,13 @@ def watch(process: RoleProcess, sink: EventSink, sources: list[WatchedSource]) -
         steps=process.steps,
     )
     process.tasks += [each.run for each in heard]
-    watched = Watched(heard)
+    watched = RunningWatches(heard)
     process.watched.append(watched)
-    WATCH_LAG.set_function(lambda: max(each.lag() for each in process.watched))
+    WATCH_LAG.set_function(lambda: max(each.seconds_since_data() for each in process.watched))
     return watched
 
 
-def redis_of(process: RoleProcess) -> Server:
+def connect_redis(process: RoleProcess) -> Server:
     """Return a connection to Redis that ends with the process."""
     url = process.settings.redis_url
     assert url is not None, "settings require it for these roles"
@@ -108,9 +108,11 @@ def redis_of(process: RoleProcess) -> Server:
     return server
 
 
-def reporting_of(process: RoleProcess) -> AuditReportSender:
+def create_report_sender(process: RoleProcess) -> AuditReportSender:
     """Return the sender of audit reports for a role that does not lead."""
-    reporting = AuditReportSender(RedisReports(redis_of(process), process.settings.cluster), now)
+    reporting = AuditReportSender(
+        RedisReports(connect_redis(process), process.settings.cluster), now
+    )
     process.tasks.append(reporting.deliver_reports)
     process.before_end.append(reporting.flush)
     return reporting

@@ -22,13 +22,13 @@ from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.kube.access_review import AUDIENCE, Reviews
 from app.kube.client import Client
 from app.web.api.auth import Access
-from app.web.health import SERVES, leader_route, ops_app
+from app.web.health import NOT_DRAINING, leader_route, ops_app
 from app.web.server.rate_limit import RateLimit
-from app.web.server.server import Listener, Servers, allow_connections
+from app.web.server.server import Listener, Servers, raise_open_file_limit
 from app.wiring.process import Adapters, RoleProcess
 
 RETRY_SECONDS = 1.0
-YOUNG_OBJECTS = 10_000
+GC_THRESHOLD = 10_000
 """New objects between two collections of cycles. Most objects end without one, and each collection
 visits all that do not. Python's 700 cost a replica of the API a tenth of its CPU.
 """
@@ -45,10 +45,10 @@ log = logging.getLogger("fairgate")
 def serve(settings: Settings, adapters: Adapters | None = None) -> None:
     """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
     log_config.set_up(settings.log_level)
-    allow_connections()
+    raise_open_file_limit()
     roles = [_role(name) for name in settings.roles]
     gc.freeze()  # modules stay: exclude them from collection
-    gc.set_threshold(YOUNG_OBJECTS)
+    gc.set_threshold(GC_THRESHOLD)
     gc.enable()  # `fairgate serve` disables it while it imports
     uvloop.run(_serve(settings, roles, adapters or Adapters()))
 
@@ -108,15 +108,15 @@ async def _set_up(process: RoleProcess, roles: Sequence[Role], stop: asyncio.Eve
 
 async def _run(process: RoleProcess, stop: asyncio.Event) -> None:
     settings, checks = process.settings, process.checks
-    ops = ops_app(checks, process.liveness, _scraping(process))
-    if process.standstill is not None:
-        ops.routes.append(leader_route(process.standstill))
-    process.listeners.append(Listener("ops", ops, settings.ops_listen, apart=True))
-    process.tasks.append(process.liveness.beat)
+    ops = ops_app(checks, process.liveness, _metrics_access(process))
+    if process.outage_reason is not None:
+        ops.routes.append(leader_route(process.outage_reason))
+    process.listeners.append(Listener("ops", ops, settings.ops_listen, own_thread=True))
+    process.tasks.append(process.liveness.run_heartbeat)
     servers = Servers(process.listeners)
-    checks[SERVES] = lambda: not servers.draining
-    background = [asyncio.create_task(_until_ended(task(), stop)) for task in process.tasks]
-    serving_all = _until_ended(servers.run(stop, settings.drain_seconds), stop)
+    checks[NOT_DRAINING] = lambda: not servers.draining
+    background = [asyncio.create_task(_run_task(task(), stop)) for task in process.tasks]
+    serving_all = _run_task(servers.run(stop, settings.drain_seconds), stop)
     served = asyncio.create_task(serving_all)
     try:
         await asyncio.wait(
@@ -124,7 +124,7 @@ async def _run(process: RoleProcess, stop: asyncio.Event) -> None:
             return_when=asyncio.FIRST_COMPLETED,
         )
         for step in process.after_start:
-            background.append(asyncio.create_task(_until_ended(_insist(step), stop)))
+            background.append(asyncio.create_task(_run_task(_retry_until_done(step), stop)))
         await stop.wait()
         for last in process.before_end:
             await last()
@@ -139,7 +139,7 @@ async def _run(process: RoleProcess, stop: asyncio.Event) -> None:
             raise outcome
 
 
-def _scraping(process: RoleProcess) -> Access | None:
+def _metrics_access(process: RoleProcess) -> Access | None:
     """Return the access control of `/metrics`; None: it is public."""
     if process.settings.metrics_public:
         return None
@@ -148,7 +148,7 @@ def _scraping(process: RoleProcess) -> Access | None:
     return Access(authority, strangers=RateLimit(BAD_TOKENS, time.monotonic))
 
 
-async def _until_ended(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+async def _run_task(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
     """Run a task of the process. Stop the process if the task fails."""
     try:
         await task
@@ -158,7 +158,7 @@ async def _until_ended(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> 
         raise
 
 
-async def _insist(step: Callable[[], Awaitable[object]]) -> None:
+async def _retry_until_done(step: Callable[[], Awaitable[object]]) -> None:
     """Retry a step until it succeeds once. Only changes of the reason are logged."""
     logged = ""
     while True:

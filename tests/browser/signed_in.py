@@ -10,7 +10,7 @@ from app.web.api.stream import StreamTiming
 from tests.browser.conftest import Opens
 from tests.fakes.fake_api_cluster import NOW, Served, held, pool, runs, tenant
 
-QUICK = StreamTiming(beat=0.05, quiet=0.5, trust=0.2)
+QUICK = StreamTiming(state_interval=0.05, keep_alive_interval=0.5, rights_interval=0.2)
 LED = LeaderStateMessage(NOW, 3, 0.5)
 """State of a leader, so that the page shows no fault."""
 

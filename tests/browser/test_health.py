@@ -56,7 +56,9 @@ def test_failed_enforcement_and_a_silent_webhook_are_reported(
     town.enforcement = EnforcementResult(NOW, 10, {"hold": "a pod is not held."})
     expect(page.get_by_role("alert")).to_contain_text("Enforcement does not work: a pod is not")
     expect(page.get_by_role("status").first).to_have_text("Fault")
-    town.enforcement = EnforcementResult(Millis(NOW - 18_000), 60, renewed=Millis(NOW - 16_000))
+    town.enforcement = EnforcementResult(
+        Millis(NOW - 18_000), 60, last_heartbeat=Millis(NOW - 16_000)
+    )
     expect(page.get_by_role("alert")).to_contain_text("No webhook replica reports")
     expect(page.get_by_role("alert")).to_contain_text("Since")
     town.enforcement = EnforcementResult(NOW, 10)

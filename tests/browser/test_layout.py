@@ -25,7 +25,7 @@ from tests.fakes.fake_api_cluster import (
 
 HEIGHT = "document.documentElement.scrollHeight"
 VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "nodes/h100/h100-06", "history", "me")
-VIEWS += ("glossary", "pods/robotics/wait-0")
+VIEWS += ("glossary", "audit?tenant=vision", "pods/robotics/wait-0")
 
 CONTRAST = """(pairs) => {
     const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -101,6 +101,47 @@ def test_unfolding_a_team_moves_no_row_above_it(opens: Opens, crowded: Served) -
 def test_every_queue_can_be_reached(opens: Opens, crowded: Served) -> None:
     page = live(opens, crowded, "queues")
     expect(page.locator("#queue-rows tr")).to_have_count(TEAMS * USERS)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_queue_has_two_lines_on_a_phone_and_opens_with_a_tap(
+    opens: Opens, crowded: Served, scheme: str
+) -> None:
+    # axe needs `bypass_csp`, as below.
+    look = {"color_scheme": scheme, "bypass_csp": True}
+    page = live(opens, crowded, "queues", width=390, height=844, **look)
+    rows = page.locator("#queue-rows tr")
+    expect(rows).to_have_count(TEAMS * USERS)
+    heights = "rows => rows.map((row) => row.offsetHeight)"
+    assert max(rows.evaluate_all(heights)) <= 60
+    row = rows.filter(has_text="user-3@team-07.example.com")
+    shown = "row => row.innerText.replace(/\\s+/g, ' ')"
+    for text in ("team-07", "user-3@team-07.example.com", "60", "15"):
+        assert text in row.evaluate(shown)
+    details = row.locator(".detail")
+    expect(details.filter(visible=True)).to_have_count(0)
+    assert serious(page) == []
+    button = row.get_by_role("button", name="Details of team-07, user-3@team-07.example.com")
+    box = button.bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= 40
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(details.filter(visible=True)).to_have_count(2)
+    expect(details.last).to_contain_text("15")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert serious(page) == []
+
+
+def test_a_queue_shows_all_cells_on_a_large_screen_only(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "queues")
+    row = page.locator("#queue-rows tr", has_text="erin@example.com")
+    expect(row.get_by_role("cell")).to_have_count(6)
+    expect(row.get_by_role("button")).to_have_count(0)
+    page.set_viewport_size({"width": 360, "height": 740})
+    expect(row.get_by_role("button")).to_have_count(1)
+    heights = page.locator("#queue-rows tr").evaluate_all("rows => rows.map((r) => r.offsetHeight)")
+    assert max(heights) <= 60
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -109,6 +109,35 @@ def test_filter_sort_and_unfolded_rows_are_part_of_the_address(opens: Opens, pla
     )
 
 
+def test_two_buttons_unfold_and_fold_all_tenants_by_keyboard(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    rows = page.locator("#tenant-rows tr")
+    tops = ["default", "research", "robotics", "teaching"]
+    expect(rows.locator(".label")).to_have_text(tops)
+    page.get_by_label("Filter").focus()
+    for _ in range(6):  # over the terms of the legend
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Unfold all":
+            break
+    page.keyboard.press("Enter")
+    users = rows.and_(page.locator(".user"))
+    expect(users.filter(has_text="heidi@example.com")).to_be_visible()  # of default/ns.notebooks
+    expect(page.locator("#tenant-rows tr[aria-expanded=false]")).to_have_count(0)
+    page.reload()
+    expect(users.filter(has_text="heidi@example.com")).to_be_visible()
+    page.get_by_role("button", name="Fold robotics").click()
+    expect(users.filter(has_text="erin@example.com")).to_have_count(0)
+    expect(users.filter(has_text="heidi@example.com")).to_be_visible()
+    page.get_by_role("button", name="Fold all", exact=True).press("Enter")
+    expect(rows.locator(".label")).to_have_text(tops)
+    # The tenant itself is always unfolded, so a tenant without child tenants has no such buttons.
+    go(page, "tenants/research")
+    expect(page.get_by_role("button", name="Unfold all")).to_be_visible()
+    go(page, "tenants/robotics")
+    expect(page.get_by_role("heading", name="robotics")).to_be_visible()
+    expect(page.get_by_role("button", name="Unfold all")).to_have_count(0)
+
+
 def test_back_returns_to_the_view_at_its_scroll_position(opens: Opens, place: Served) -> None:
     place.deliver(*pool("wide", 90))
     page = live(opens, place, "nodes", height=500)

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, expect
 
 from app.core import events as ev
-from app.core.audit.codec import line
-from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.explain.views import PublishedReservation
 from app.core.model import Node, NodeName, Phase, Pool, PoolName, Quota, TenantName, Uid
-from app.core.safe_text import csv_cell, visible
+from app.core.safe_text import csv_cell, escape_hidden
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
 from tests.fakes.fake_api_cluster import (
@@ -253,7 +251,7 @@ def test_nodes_that_take_no_pod_differ_without_colour(
     )
     held_back = {NodeName("h100-02"): {GPU: 1}}
     kept = PublishedReservation(PoolName("h100"), Uid("x"), TenantName("vision"), held_back)
-    town.leader_message = replace(LED, reserved=(kept,))
+    town.leader_message = replace(LED, reservations=(kept,))
     page = live(opens, place, "nodes")
     expect(page.locator(".node", has_text="t4-00")).to_contain_text("✕ t4-00: 4 of 4 used, not")
     expect(page.locator(".node", has_text="t4-03")).to_contain_text("⊘ t4-03")
@@ -461,7 +459,7 @@ def test_the_page_escapes_the_characters_that_the_server_escapes(
       const codes = Array.from({ length: 0x110000 }, (_, code) => code);
       return codes.filter((code) => visible(String.fromCodePoint(code)).length > 2);
     }"""
-    hidden = [code for code in range(0x110000) if len(visible(chr(code))) > 2]
+    hidden = [code for code in range(0x110000) if len(escape_hidden(chr(code))) > 2]
     assert live(opens, place).evaluate(run) == hidden
 
 
@@ -523,12 +521,6 @@ def test_history_without_the_right_names_the_right(
     expect(page.get_by_role("heading", name="My work")).to_be_visible()
 
 
-def test_the_audit_view_without_the_right_names_the_right(opens: Opens, place: Served) -> None:
-    page = live(opens, place, "audit")
-    expect(page.get_by_text("You may not see the audit entries")).to_be_visible()
-    expect(page.get_by_text("The missing right: get audit.fairgate.io")).to_be_visible()
-
-
 def test_views_that_the_caller_may_not_see_have_no_tab(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
@@ -551,61 +543,6 @@ def test_the_meaning_of_jains_index_says_that_a_low_value_is_no_fault(
 ) -> None:
     page = live(opens, place, "glossary?term=Jain%27s index")
     expect(page.locator("main [aria-current=true]")).to_contain_text("a low value is no fault")
-
-
-def record(town: ApiCluster, kind: EntryType, facts: dict[str, Fact]) -> None:
-    """Append an entry to the audit chain."""
-    entry = seal(town.stream.last(), 1, AuditRecord(NOW, kind, facts))
-    town.stream.rows.append((entry.number, line(entry)))
-
-
-def audit_rows(opens: Opens, town: ApiCluster, place: Served) -> tuple[Page, Locator]:
-    """Open the audit view with the right to it. Return the page and the rows of its table."""
-    town.rights.granted |= {("get", "audit")}
-    page = live(opens, place, "audit", now=NOW, locale="en-GB", timezone_id="UTC")
-    return page, page.get_by_role("table", name="Audit entries").locator("tbody tr")
-
-
-def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
-    opens: Opens, town: ApiCluster, place: Served
-) -> None:
-    record_releases(town.stream, "robotics", 8, [600], minutes=1)
-    facts: dict[str, Fact] = {"namespace": "robotics", "pod": "wait-0", "uid": "robotics/wait-0"}
-    compared = {"first": "a", "score": "1", "next": "b", "nextScore": "2"}
-    alone: dict[str, Fact] = {"first": "c", "score": "1792"}
-    facts |= {"waited": 90, "compared": (compared, alone), "backfilled": False}
-    record(town, EntryType.RELEASED, facts)
-    facts = {"kind": "Tenant", "name": "vision", "since": NOW - 60_000, "count": 1}
-    record(town, EntryType.RESTORED, facts)
-    page, rows = audit_rows(opens, town, place)
-    expect(rows).to_have_count(3)
-    expect(rows.nth(0)).to_contain_text("since: 14:12, count: 1 time")
-    rows = rows.filter(has_text="robotics/")
-    levels = "a (1) before b (2), c (nobody else waits)"
-    expect(rows.nth(0)).to_contain_text(f"waited: 2 min, compared: {levels}")
-    expect(rows.nth(1)).to_contain_text("amounts: 8 GPUs, waited: 10 min")
-    rows.nth(0).get_by_role("link", name="robotics/wait-0").click()
-    expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
-
-
-def test_a_reclaim_is_told_in_units(opens: Opens, town: ApiCluster, place: Served) -> None:
-    facts: dict[str, Fact] = {"pod": "p", "borrowed": ("0.122917", "0"), "lostGpuSeconds": 685}
-    record(town, EntryType.RECLAIMED, facts)
-    _, rows = audit_rows(opens, town, place)
-    told = "borrowed: 12\u00a0% of the cluster, against 0\u00a0%, lostGpuSeconds: 11 min of a GPU"
-    expect(rows.first).to_contain_text(told)
-
-
-def test_equal_refusals_in_a_row_are_one_line(
-    opens: Opens, town: ApiCluster, place: Served
-) -> None:
-    for name in ("one", "one", "one", "two"):
-        record(town, EntryType.REFUSED, {"why": "no such pool", "object": name, "count": 1})
-    _, rows = audit_rows(opens, town, place)
-    expect(rows).to_have_count(2)
-    expect(rows.nth(0)).to_contain_text("object: two, count: 1 time")
-    expect(rows.nth(1)).to_contain_text("object: one, count: 3 times")
-    expect(rows.nth(0).get_by_role("rowheader")).to_have_text("14:13:20")
 
 
 def test_an_empty_cluster_teaches_the_first_step(opens: Opens) -> None:

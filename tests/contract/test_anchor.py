@@ -35,40 +35,40 @@ async def anchor(request: pytest.FixtureRequest) -> AsyncIterator[FakeAnchor | K
 
 
 async def test_where_nothing_is_kept_the_floor_is_none(anchor: FakeAnchor | KeptAnchor) -> None:
-    assert await anchor.floor() == 0
-    assert await anchor.anchored() is None
+    assert await anchor.read_epoch_floor() == 0
+    assert await anchor.read_anchored_head() is None
 
 
 async def test_an_epoch_is_claimed_once(anchor: FakeAnchor | KeptAnchor) -> None:
-    await anchor.claim(7)
-    assert await anchor.floor() == 7
+    await anchor.claim_epoch(7)
+    assert await anchor.read_epoch_floor() == 7
     for epoch in (6, 7):
         with pytest.raises(EpochStale, match="7"):
-            await anchor.claim(epoch)
-    await anchor.claim(8)
-    assert await anchor.floor() == 8
+            await anchor.claim_epoch(epoch)
+    await anchor.claim_epoch(8)
+    assert await anchor.read_epoch_floor() == 8
 
 
 async def test_a_head_comes_back_as_it_was(anchor: FakeAnchor | KeptAnchor) -> None:
-    await anchor.anchor(7, SIGNED)
-    assert await anchor.anchored() == SIGNED
+    await anchor.anchor_head(7, SIGNED)
+    assert await anchor.read_anchored_head() == SIGNED
     later = replace(SIGNED, head=Head(9, "cd" * 32), at=Millis(6))
-    await anchor.anchor(7, later)
-    assert await anchor.anchored() == later
-    assert await anchor.floor() == 7
+    await anchor.anchor_head(7, later)
+    assert await anchor.read_anchored_head() == later
+    assert await anchor.read_epoch_floor() == 7
 
 
 async def test_a_claim_keeps_the_head(anchor: FakeAnchor | KeptAnchor) -> None:
-    await anchor.anchor(7, SIGNED)
-    await anchor.claim(8)
-    assert await anchor.anchored() == SIGNED
+    await anchor.anchor_head(7, SIGNED)
+    await anchor.claim_epoch(8)
+    assert await anchor.read_anchored_head() == SIGNED
 
 
 async def test_an_old_leader_cannot_anchor(anchor: FakeAnchor | KeptAnchor) -> None:
-    await anchor.claim(8)
+    await anchor.claim_epoch(8)
     with pytest.raises(EpochStale):
-        await anchor.anchor(7, SIGNED)
-    assert await anchor.anchored() is None
+        await anchor.anchor_head(7, SIGNED)
+    assert await anchor.read_anchored_head() is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_what_is_not_legible_counts_as_nothing(
 ) -> None:
     namespace = f"anchor-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", namespace)
-    data = {"floor": "7", **{name: str(v) for name, v in SIGNED.fields().items()}}
+    data = {"floor": "7", **{name: str(v) for name, v in SIGNED.json_fields().items()}}
     if key == "floor":
         data = {}
     data[key] = value
@@ -95,8 +95,8 @@ async def test_what_is_not_legible_counts_as_nothing(
     client = await Client.connect(cluster.kubeconfig)
     try:
         kept = KeptAnchor(client, namespace)
-        assert await kept.floor() == floor
-        assert await kept.anchored() is None
+        assert await kept.read_epoch_floor() == floor
+        assert await kept.read_anchored_head() is None
     finally:
         await client.close()
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")

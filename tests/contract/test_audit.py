@@ -74,9 +74,9 @@ def batch(entries: tuple[Entry, ...], *, epoch: int = 7, after: Head | None = No
 
 
 async def test_an_empty_stream_ends_with_nothing(trail: AuditStream) -> None:
-    ending = await trail.ending()
-    assert (ending.last, ending.top, ending.signed) == (Head(), 0, None)
-    assert await trail.lines(0, 10) == ()
+    ending = await trail.read_tail()
+    assert (ending.last_head, ending.highest_number, ending.signed_head) == (Head(), 0, None)
+    assert await trail.read_lines(0, 10) == ()
 
 
 async def test_what_is_appended_comes_back_in_order(trail: AuditStream) -> None:
@@ -84,16 +84,16 @@ async def test_what_is_appended_comes_back_in_order(trail: AuditStream) -> None:
     assert await trail.append(batch(first))
     more = chain(2, after=first[-1].head)
     assert await trail.append(batch(more, after=first[-1].head))
-    ending = await trail.ending()
-    assert (ending.last, ending.top) == (more[-1].head, 5)
-    assert ending.signed == batch(more).signed
-    assert [number for number, _ in await trail.lines(1, 3)] == [2, 3, 4]
+    ending = await trail.read_tail()
+    assert (ending.last_head, ending.highest_number) == (more[-1].head, 5)
+    assert ending.signed_head == batch(more).signed_head
+    assert [number for number, _ in await trail.read_lines(1, 3)] == [2, 3, 4]
 
 
 async def test_a_repeat_changes_nothing(trail: AuditStream) -> None:
     for _ in range(2):
         assert await trail.append(batch(chain(3)))
-    assert len(await trail.lines(0, 10)) == 3
+    assert len(await trail.read_lines(0, 10)) == 3
 
 
 async def test_a_stream_that_ends_elsewhere_is_left_alone(
@@ -103,10 +103,10 @@ async def test_a_stream_that_ends_elsewhere_is_left_alone(
     await trail.append(batch(first))
     other = chain(1, after=first[0].head)
     assert not await trail.append(batch(other, after=first[0].head))
-    assert (await trail.ending()).last == first[-1].head
+    assert (await trail.read_tail()).last_head == first[-1].head
     await world.flush()
     assert not await trail.append(batch(chain(1, after=first[-1].head), after=first[-1].head))
-    assert (await trail.ending()).last == Head()
+    assert (await trail.read_tail()).last_head == Head()
 
 
 async def test_a_number_never_comes_again(trail: AuditStream) -> None:
@@ -127,34 +127,34 @@ async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: AuditStr
     first = chain(5)
     await trail.append(batch(first))
     more = batch(chain(1, after=first[-1].head), after=first[-1].head)
-    assert await trail.append(replace(more, keep=4))
-    assert [number for number, _ in await trail.lines(0, 10)] == [4, 5, 6]
+    assert await trail.append(replace(more, first_kept_number=4))
+    assert [number for number, _ in await trail.read_lines(0, 10)] == [4, 5, 6]
 
 
 async def test_a_stream_set_aside_makes_room_for_any_number(trail: AuditStream) -> None:
     first = chain(3)
     await trail.append(batch(first))
     anew = batch(chain(1), after=first[-1].head)
-    assert await trail.append(replace(anew, aside=True))
-    assert (await trail.ending()).last == Head(1, anew.signed.head.hash)
+    assert await trail.append(replace(anew, moves_stream_away=True))
+    assert (await trail.read_tail()).last_head == Head(1, anew.signed_head.head.hash)
 
 
 async def test_a_lost_head_is_written_again(world: Fakes | OnRedis, trail: AuditStream) -> None:
     first = chain(2)
     await trail.append(batch(first))
-    signed = replace(batch(first).signed, at=Millis(9))
+    signed = replace(batch(first).signed_head, at=Millis(9))
     assert await trail.append(Batch(7, first[-1].head, (), signed))
-    assert (await trail.ending()).signed == signed
+    assert (await trail.read_tail()).signed_head == signed
 
 
 async def test_the_floor_is_above_whoever_sealed(store_url: str) -> None:
     async with real(store_url) as world:
         store = RedisStore(world.server, world.cluster)
         await RedisTrail(world.server, world.cluster).append(batch(chain(1, epoch=9), epoch=9))
-        assert await store.floor() == 9
+        assert await store.read_epoch_floor() == 9
         await store.rebuild(9, [])
         await store.rebuild(12, [])
-        assert await store.floor() == 12
+        assert await store.read_epoch_floor() == 12
 
 
 async def test_a_rebuild_leaves_the_chain_alone(store_url: str) -> None:
@@ -164,7 +164,7 @@ async def test_a_rebuild_leaves_the_chain_alone(store_url: str) -> None:
         store = RedisStore(world.server, world.cluster)
         await store.rebuild(7, [])
         await store.rebuild(7, [])
-        assert [each.number for each in await trail.entries(0, 10)] == [1, 2]
+        assert [each.number for each in await trail.read_entries(0, 10)] == [1, 2]
 
 
 @pytest.mark.parametrize("at", ["4-0", "18446744073709551615-0", "3-7"])
@@ -176,12 +176,12 @@ async def test_whatever_somebody_appends_is_seen(store_url: str, at: str) -> Non
         await world.server.call(
             "XADD", f"fairgate:{{{world.cluster}}}:audit", at, "entry", "forged"
         )
-        assert (await trail.ending()).last != entries[-1].head
+        assert (await trail.read_tail()).last_head != entries[-1].head
         more = batch(chain(1, after=entries[-1].head), after=entries[-1].head)
         assert not await trail.append(more)
-        ending = await trail.ending()
-        assert await trail.append(replace(more, after=ending.last, aside=True))
-        assert (await trail.ending()).last == more.signed.head
+        ending = await trail.read_tail()
+        assert await trail.append(replace(more, after=ending.last_head, moves_stream_away=True))
+        assert (await trail.read_tail()).last_head == more.signed_head.head
 
 
 async def test_a_full_server_still_removes_what_is_old(own_redis: RedisProcess) -> None:
@@ -189,14 +189,16 @@ async def test_a_full_server_still_removes_what_is_old(own_redis: RedisProcess) 
         trail = RedisTrail(world.server, world.cluster)
         entries = chain(1000)
         await trail.append(batch(entries))
-        before = (await trail.ending()).size
+        before = (await trail.read_tail()).size
         await world.server.call("CONFIG", "SET", "maxmemory", "1000000")
-        assert await trail.room() == 1_000_000
+        assert await trail.read_memory_limit() == 1_000_000
         await world.server.call("CONFIG", "SET", "maxmemory", "1")
         more = chain(1, after=entries[-1].head)
         with pytest.raises(StoreFull):
             await trail.append(batch(more, after=entries[-1].head))
-        assert (await trail.ending()).last == entries[-1].head
-        assert await trail.append(replace(batch(more, after=entries[-1].head), keep=900))
-        assert (await trail.ending()).size < before / 4
-        assert [number for number, _ in await trail.lines(0, 1)] == [900]
+        assert (await trail.read_tail()).last_head == entries[-1].head
+        assert await trail.append(
+            replace(batch(more, after=entries[-1].head), first_kept_number=900)
+        )
+        assert (await trail.read_tail()).size < before / 4
+        assert [number for number, _ in await trail.read_lines(0, 1)] == [900]

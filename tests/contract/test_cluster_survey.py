@@ -43,7 +43,7 @@ def reader(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> P
         "create", "rolebinding", "surveyor", "-n", NAMESPACE, "--role=surveyor", "--user=surveyor"
     )
     kubeconfig = tmp_path_factory.mktemp("survey") / "kubeconfig"
-    kubeconfig.write_text(cluster.user("surveyor"))
+    kubeconfig.write_text(cluster.create_user("surveyor"))
     return kubeconfig
 
 
@@ -72,7 +72,9 @@ async def _awaited(answer: Awaitable[T]) -> T:
 
 
 async def names_by_page(survey: ClusterSurvey, path: str) -> list[list[str]]:
-    return [[n for n in map(name_of, page) if n in NAMES] async for page in survey.pages(path, 2)]
+    return [
+        [n for n in map(name_of, page) if n in NAMES] async for page in survey.list_pages(path, 2)
+    ]
 
 
 def name_of(item: Object) -> str:

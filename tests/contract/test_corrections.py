@@ -13,7 +13,7 @@ import pytest
 from app.core.effects import Adopt, PodRef
 from app.core.errors import ClusterError
 from app.core.model import Millis, Uid
-from app.core.well_known import ADOPTED, ANNOTATION_RELEASE
+from app.core.well_known import ANNOTATION_RELEASE, RELEASE_ADOPTED
 from app.kube.client import Client
 from app.kube.convert import read_time
 from app.kube.eviction import LONGEST_GRACE, OVERRIDE_GRACE, PodAdopter, PodEvictor
@@ -182,20 +182,20 @@ def world(request: pytest.FixtureRequest) -> World:
 async def test_an_adopted_pod_is_stamped_and_keeps_what_is_its_own(world: World) -> None:
     ref = await world.run()
     await world.adopter.adopt(Adopt(ref, LABELS))
-    assert await world.state(ref) == (ADOPTED, LABELS | MINE, MINE)
+    assert await world.state(ref) == (RELEASE_ADOPTED, LABELS | MINE, MINE)
 
 
 async def test_a_pod_without_labels_and_annotations_is_adopted(world: World) -> None:
     ref = await world.run(bare=True)
     await world.adopter.adopt(Adopt(ref, LABELS))
-    assert await world.state(ref) == (ADOPTED, LABELS, {})
+    assert await world.state(ref) == (RELEASE_ADOPTED, LABELS, {})
 
 
 async def test_to_adopt_twice_changes_nothing(world: World) -> None:
     ref = await world.run()
     for _ in range(2):
         await world.adopter.adopt(Adopt(ref, LABELS))
-    assert await world.state(ref) == (ADOPTED, LABELS | MINE, MINE)
+    assert await world.state(ref) == (RELEASE_ADOPTED, LABELS | MINE, MINE)
 
 
 async def test_another_pod_of_that_name_is_not_adopted(world: World) -> None:
@@ -234,21 +234,21 @@ async def test_a_budget_keeps_a_pod(world: World) -> None:
 
 async def test_who_would_be_kept_is_told_and_nobody_goes(world: World) -> None:
     free, guarded = await world.run(), await world.run(guarded=True)
-    kept = await world.evictor.kept([free, guarded])
+    kept = await world.evictor.find_unevictable([free, guarded])
     assert list(kept) == [guarded.uid]
     assert await world.state(free) is not None
 
 
 async def test_one_at_a_time_may_go_but_not_all_together(world: World) -> None:
     refs = await world.run_together(3, allowed=2)
-    assert set(await world.evictor.kept(refs)) == {ref.uid for ref in refs}
-    assert not await world.evictor.kept(refs[:2])
+    assert set(await world.evictor.find_unevictable(refs)) == {ref.uid for ref in refs}
+    assert not await world.evictor.find_unevictable(refs[:2])
 
 
 async def test_who_is_gone_is_not_kept(world: World) -> None:
     ref = await world.run()
     await world.replace(ref)
-    assert not await world.evictor.kept([ref])
+    assert not await world.evictor.find_unevictable([ref])
 
 
 async def forget(client: Client) -> None:
@@ -285,20 +285,20 @@ LATER = Millis(4_000_000_000_000)
 
 
 async def test_the_first_who_asks_decides_since_when_it_is(installation: InstallRecord) -> None:
-    assert await installation.since(LATER) == LATER
-    assert await installation.since(Millis(LATER + 60_000)) == LATER
-    assert await installation.since(Millis(0)) == LATER
+    assert await installation.ensure_install_time(LATER) == LATER
+    assert await installation.ensure_install_time(Millis(LATER + 60_000)) == LATER
+    assert await installation.ensure_install_time(Millis(0)) == LATER
 
 
 async def test_another_leader_reads_what_the_first_wrote(client: Client) -> None:
-    await KeptInstallation(client, "default").since(LATER)
-    assert await KeptInstallation(client, "default").since(Millis(1)) == LATER
+    await KeptInstallation(client, "default").ensure_install_time(LATER)
+    assert await KeptInstallation(client, "default").ensure_install_time(Millis(1)) == LATER
 
 
 async def test_the_record_is_never_older_than_itself(client: Client) -> None:
     """A slow clock of the writer must not make a pod count as a bypass."""
     written = await write(client, {"since": "2001-01-01T00:00:00Z"})
-    assert await KeptInstallation(client, "default").since(Millis(1)) == written
+    assert await KeptInstallation(client, "default").ensure_install_time(Millis(1)) == written
 
 
 @pytest.mark.parametrize("data", [{}, {"since": "yesterday"}], ids=str)
@@ -306,7 +306,7 @@ async def test_a_record_that_tells_nothing_counts_from_its_creation(
     client: Client, data: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     written = await write(client, data)
-    assert await KeptInstallation(client, "default").since(Millis(1)) == written
+    assert await KeptInstallation(client, "default").ensure_install_time(Millis(1)) == written
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

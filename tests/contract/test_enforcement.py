@@ -17,8 +17,8 @@ import yaml
 
 from app.config.settings import MANAGED
 from app.core.admission.hold import DenyDecision, IgnoreDecision
-from app.core.admission.pod_templates import by_resource
-from app.core.admission.validation import Guard, ValidationRules
+from app.core.admission.pod_templates import group_by_resource
+from app.core.admission.validation import PodValidator, ValidationRules
 from app.core.admission.workload_kinds import BUILT_IN
 from app.core.podspec.resource_claims import IMPLICIT
 from app.core.quantities import ManagedResources
@@ -27,7 +27,7 @@ from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import KWOK_USER
-from app.k8s_types.admission import Asked, DeleteOptions, UserInfo
+from app.k8s_types.admission import DeleteOptions, RequestedResource, UserInfo
 from app.web.webhook.admission_review import Request
 from app.web.webhook.cache import WebhookCache
 from app.web.webhook.handlers import HandlerContext, ValidateHandler
@@ -59,9 +59,11 @@ IDS = [case.rule.replace(" ", "-") for case in CASES]
 
 @pytest.fixture(scope="module")
 def validation() -> ValidateHandler:
-    kinds = by_resource(BUILT_IN)
+    kinds = group_by_resource(BUILT_IN)
     managed, exempt = ManagedResources((*MANAGED, IMPLICIT + "*")), frozenset(["kube-system"])
-    context = HandlerContext(WebhookCache(), managed, exempt, Guard(RULES), kinds, lambda: True)
+    context = HandlerContext(
+        WebhookCache(), managed, exempt, PodValidator(RULES), kinds, lambda: True
+    )
     return ValidateHandler(context, frozenset([RELEASER]))
 
 
@@ -71,7 +73,7 @@ def test_the_rules_say(case: Case, validation: ValidateHandler) -> None:
     request = Request(
         uid="x",
         operation=case.operation,
-        resource=Asked(group, resource),
+        resource=RequestedResource(group, resource),
         sub_resource=case.subresource,
         namespace=HOME,
         user_info=UserInfo(case.caller),
@@ -80,7 +82,7 @@ def test_the_rules_say(case: Case, validation: ValidateHandler) -> None:
         old_object=None if case.evicts else case.before,
     )
     wanted = DenyDecision(403, case.sentence) if case.sentence else IgnoreDecision()
-    assert validation.judge(request) == wanted
+    assert validation.decide(request) == wanted
 
 
 # --- the policies alone, and the webhook alone ---

@@ -86,7 +86,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     await asyncio.to_thread(cluster.install)
     client = await Client.connect(cluster.kubeconfig)
     yield Real(client, KeptCheckpoints(client, "default"))
-    if await KeptCheckpoints(client, "default").read_others():
+    if await KeptCheckpoints(client, "default").read_other_checkpoints():
         await client.request("DELETE", f"{MAPS}/{NAME}")
     await client.close()
 
@@ -98,33 +98,33 @@ def name() -> TenantName:
 
 async def test_a_tenant_holds_its_last_checkpoint_whole(place: Place, name: TenantName) -> None:
     await place.make(name)
-    await place.keeper.keep(name, CHECKPOINT)
+    await place.keeper.store_checkpoint(name, CHECKPOINT)
     assert await place.found(name) == CHECKPOINT
     later = replace(CHECKPOINT, at=Millis(CHECKPOINT.at + 60_000), users={UserName("b"): KEPT})
-    await place.keeper.keep(name, later)
+    await place.keeper.store_checkpoint(name, later)
     assert await place.found(name) == later
 
 
 async def test_a_tenant_that_is_gone_is_no_error(place: Place, name: TenantName) -> None:
-    await place.keeper.keep(name, CHECKPOINT)
+    await place.keeper.store_checkpoint(name, CHECKPOINT)
 
 
 async def test_those_of_all_others_are_kept_together(place: Place) -> None:
-    assert await place.keeper.read_others() == {}
+    assert await place.keeper.read_other_checkpoints() == {}
     for names in (["ns.a", "ns.b"], ["ns.b", ""]):
         kept = {TenantName(each): CHECKPOINT for each in names}
-        await place.keeper.keep_others(kept)
-        assert await place.keeper.read_others() == kept
+        await place.keeper.store_other_checkpoints(kept)
+        assert await place.keeper.read_other_checkpoints() == kept
 
 
 async def test_a_write_that_comes_after_that_of_a_later_leader_is_refused(place: Place) -> None:
     first = place.keeper
-    await first.keep_others({TenantName("ns.a"): CHECKPOINT})
+    await first.store_other_checkpoints({TenantName("ns.a"): CHECKPOINT})
     later = await place.another()
-    assert await later.read_others() == {TenantName("ns.a"): CHECKPOINT}
+    assert await later.read_other_checkpoints() == {TenantName("ns.a"): CHECKPOINT}
     newer = {TenantName("ns.a"): replace(CHECKPOINT, epoch=8)}
-    await later.keep_others(newer)
+    await later.store_other_checkpoints(newer)
     with pytest.raises(ClusterRefused):
-        await first.keep_others({TenantName("ns.a"): CHECKPOINT})
-    assert await later.read_others() == newer
-    await first.keep_others(newer)  # this also reads the stored state
+        await first.store_other_checkpoints({TenantName("ns.a"): CHECKPOINT})
+    assert await later.read_other_checkpoints() == newer
+    await first.store_other_checkpoints(newer)  # this also reads the stored state

@@ -36,27 +36,27 @@ def store(stores: World) -> RedisLeaderState | FakeLeaderState:
 async def test_nothing_is_read_before_a_leader_told_anything(
     store: RedisLeaderState | FakeLeaderState,
 ) -> None:
-    assert await store.read() is None
+    assert await store.read_message() is None
 
 
 async def test_what_was_told_comes_back_as_it_was(
     store: RedisLeaderState | FakeLeaderState,
 ) -> None:
-    await store.post(MESSAGE)
-    assert await store.read() == MESSAGE
+    await store.store_message(MESSAGE)
+    assert await store.read_message() == MESSAGE
     empty = LeaderStateMessage(Millis(6), 7, 0.0)
-    await store.post(empty)
-    assert await store.read() == empty
+    await store.store_message(empty)
+    assert await store.read_message() == empty
 
 
 async def test_an_old_leader_cannot_tell(
     stores: World, store: RedisLeaderState | FakeLeaderState
 ) -> None:
-    await store.post(MESSAGE)
-    await stores.store().claim(8)
+    await store.store_message(MESSAGE)
+    await stores.store().claim_epoch(8)
     with pytest.raises(EpochStale):
-        await store.post(replace(MESSAGE, drift=1.0))
-    assert await store.read() == MESSAGE
+        await store.store_message(replace(MESSAGE, drift=1.0))
+    assert await store.read_message() == MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ async def test_an_old_leader_cannot_tell(
 async def test_what_no_leader_can_have_told_is_nothing(store_url: str, text: str) -> None:
     async with real(store_url) as world:
         store = RedisLeaderState(world.server, world.cluster)
-        await store.post(MESSAGE)
+        await store.store_message(MESSAGE)
         await world.server.call("SET", f"fairgate:{{{world.cluster}}}:bulletin", text)
-        assert await store.read() is None
+        assert await store.read_message() is None

@@ -86,10 +86,10 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 async def test_first_to_come_leads(world: World) -> None:
     first = world.candidate("first")
-    assert first.left() <= 0
+    assert first.seconds_left() <= 0
     assert await first.acquire() == 0
-    assert first.left() > 0
-    await first.give_up()
+    assert first.seconds_left() > 0
+    await first.release_lease()
 
 
 async def test_second_waits_for_the_first(world: World) -> None:
@@ -98,21 +98,21 @@ async def test_second_waits_for_the_first(world: World) -> None:
     waiting = asyncio.create_task(second.acquire())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), DURATION * 2)
-    assert first.left() > 0
-    assert second.left() <= 0
-    await first.give_up()
+    assert first.seconds_left() > 0
+    assert second.seconds_left() <= 0
+    await first.release_lease()
     # Not exactly 1: if the answer to a write is lost, the candidate takes the Lease once more.
     assert await asyncio.wait_for(waiting, DURATION) >= 1
-    assert second.left() > 0
-    await second.give_up()
+    assert second.seconds_left() > 0
+    await second.release_lease()
 
 
 async def test_giving_up_ends_leadership_at_once(world: World) -> None:
     first = world.candidate("first")
     await first.acquire()
-    lost = asyncio.create_task(first.lost())
-    await first.give_up()
-    assert first.left() <= 0
+    lost = asyncio.create_task(first.wait_until_lost())
+    await first.release_lease()
+    assert first.seconds_left() <= 0
     await asyncio.wait_for(lost, 30)
 
 
@@ -121,7 +121,7 @@ async def test_every_term_has_a_number_of_its_own(world: World) -> None:
     terms = []
     for _ in range(3):
         terms.append(await first.acquire())
-        await first.give_up()
+        await first.release_lease()
     assert terms == sorted(set(terms))
 
 
@@ -131,9 +131,9 @@ async def test_silent_leader_has_ended_before_the_next_begins(world: World) -> N
     waiting = asyncio.create_task(second.acquire())
     await world.silence(first)
     assert await asyncio.wait_for(waiting, DURATION * 4) >= 1
-    assert first.left() <= 0
-    await asyncio.wait_for(first.lost(), 1)
-    await second.give_up()
+    assert first.seconds_left() <= 0
+    await asyncio.wait_for(first.wait_until_lost(), 1)
+    await second.release_lease()
 
 
 async def test_candidate_may_stop_waiting(world: World) -> None:
@@ -141,7 +141,7 @@ async def test_candidate_may_stop_waiting(world: World) -> None:
     await first.acquire()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(second.acquire(), DURATION / 4)
-    await second.give_up()
-    assert first.left() > 0
-    assert second.left() <= 0
-    await first.give_up()
+    await second.release_lease()
+    assert first.seconds_left() > 0
+    assert second.seconds_left() <= 0
+    await first.release_lease()

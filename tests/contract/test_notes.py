@@ -21,58 +21,58 @@ AT = Millis(1000)
 
 
 async def test_nothing_is_known_before_notes_were_kept(world: World) -> None:
-    assert await world.store().noted() is None
+    assert await world.store().audit_markers() is None
 
 
 async def test_notes_are_kept_where_there_were_none(world: World) -> None:
     store = world.store()
-    await store.claim(7)
-    await store.remember(7, lambda: [("a", "held"), ("Tenant/x", "{}")])
-    assert await store.noted() == {"a": "held", "Tenant/x": "{}"}
+    await store.claim_epoch(7)
+    await store.restore_audit_markers(7, lambda: [("a", "held"), ("Tenant/x", "{}")])
+    assert await store.audit_markers() == {"a": "held", "Tenant/x": "{}"}
 
 
 async def test_notes_that_are_whole_are_left_alone(world: World) -> None:
     store = world.store()
-    await store.claim(7)
-    await store.remember(7, lambda: [("a", "held")])
-    await world.store().claim(8)
-    await world.store().remember(8, lambda: [("b", "held")])
-    assert await store.noted() == {"a": "held"}
+    await store.claim_epoch(7)
+    await store.restore_audit_markers(7, lambda: [("a", "held")])
+    await world.store().claim_epoch(8)
+    await world.store().restore_audit_markers(8, lambda: [("b", "held")])
+    assert await store.audit_markers() == {"a": "held"}
 
 
 async def test_many_notes_are_kept(world: World) -> None:
     many = {f"uid-{number}": "held" for number in range(5000)}
-    await world.store().claim(7)
-    await world.store().remember(7, lambda: iter(many.items()))
-    assert await world.store().noted() == many
+    await world.store().claim_epoch(7)
+    await world.store().restore_audit_markers(7, lambda: iter(many.items()))
+    assert await world.store().audit_markers() == many
 
 
 async def test_notes_that_are_no_text_hinder_nobody(redis: Reals) -> None:
     key = f"fairgate:{{{redis.cluster}}}:notes"
     await redis.server.call("HSET", key, "a", "held", b"\xff", "held", "b", b"\xff")
-    assert await redis.store().noted() == {"a": "held"}
+    assert await redis.store().audit_markers() == {"a": "held"}
 
 
 async def test_an_old_leader_remembers_nothing(world: World) -> None:
-    await world.store().claim(8)
+    await world.store().claim_epoch(8)
     with pytest.raises(EpochStale):
-        await world.store().remember(7, lambda: [("a", "held")])
-    assert await world.store().noted() is None
+        await world.store().restore_audit_markers(7, lambda: [("a", "held")])
+    assert await world.store().audit_markers() is None
 
 
 async def test_a_flushed_store_says_that_notes_were_lost(world: World) -> None:
-    await world.store().claim(7)
-    await world.store().remember(7, lambda: [("a", "held")])
+    await world.store().claim_epoch(7)
+    await world.store().restore_audit_markers(7, lambda: [("a", "held")])
     await world.flush()
-    assert await world.store().noted() is None
+    assert await world.store().audit_markers() is None
 
 
 @pytest.fixture
 async def redis(store_url: str) -> AsyncIterator[Reals]:
     async with real(store_url) as reals:
         store = reals.store()
-        await store.claim(7)
-        await store.remember(7, tuple)
+        await store.claim_epoch(7)
+        await store.restore_audit_markers(7, tuple)
         yield reals
 
 
@@ -93,39 +93,39 @@ async def test_a_note_is_kept_in_the_step_that_seals_its_entry(redis: Reals) -> 
     first = batch(Head(), ("a", "held"), ("b", "held"))
     assert await trail.append(first)
     assert await trail.append(first), "sent again"
-    assert await store.noted() == {"a": "held", "b": "held"}
+    assert await store.audit_markers() == {"a": "held", "b": "held"}
     elsewhere = batch(Head(), ("c", "held"))
     assert not await trail.append(elsewhere)
-    assert await trail.append(batch(first.signed.head, ("a", "released"), ("b", "")))
-    assert await store.noted() == {"a": "released"}
+    assert await trail.append(batch(first.signed_head.head, ("a", "released"), ("b", "")))
+    assert await store.audit_markers() == {"a": "released"}
 
 
 async def test_an_old_leader_notes_and_forgets_nothing(redis: Reals) -> None:
     trail = RedisTrail(redis.server, redis.cluster)
     assert await trail.append(batch(Head(), ("a", "held")))
-    await redis.store().claim(8)
+    await redis.store().claim_epoch(8)
     with pytest.raises(EpochStale):
         await trail.append(batch(Head(), ("b", "held")))
     with pytest.raises(EpochStale):
         await trail.remove_markers(7, ["a"])
-    assert await redis.store().noted() == {"a": "held"}
+    assert await redis.store().audit_markers() == {"a": "held"}
 
 
 async def test_what_is_forgotten_is_not_noted(redis: Reals) -> None:
     trail = RedisTrail(redis.server, redis.cluster)
     await trail.append(batch(Head(), ("a", "held"), ("b", "held")))
     await trail.remove_markers(7, ["a", "never seen"])
-    assert await redis.store().noted() == {"b": "held"}
+    assert await redis.store().audit_markers() == {"b": "held"}
 
 
 async def test_notes_made_after_a_loss_are_not_undone_by_older_ones(redis: Reals) -> None:
     await redis.flush()
     store, trail = redis.store(), RedisTrail(redis.server, redis.cluster)
-    await store.claim(7)
+    await store.claim_epoch(7)
     await trail.append(batch(Head(), ("a", "released")))
-    assert await store.noted() is None
-    await store.remember(7, lambda: [("a", "held"), ("b", "held")])
-    assert await store.noted() == {"a": "released", "b": "held"}
+    assert await store.audit_markers() is None
+    await store.restore_audit_markers(7, lambda: [("a", "held"), ("b", "held")])
+    assert await store.audit_markers() == {"a": "released", "b": "held"}
 
 
 def report(name: str, **facts: str) -> Report:
@@ -142,41 +142,44 @@ async def waiting(request: pytest.FixtureRequest) -> AsyncIterator[Reports]:
 
 
 async def test_reports_come_back_as_they_were(waiting: Reports) -> None:
-    assert await waiting.push([report("2", why="b"), report("1", why="a")]) == {}
-    assert list(await waiting.waiting(9)) == [report("1", why="a"), report("2", why="b")]
-    assert len(await waiting.waiting(1)) == 1
+    assert await waiting.add_reports([report("2", why="b"), report("1", why="a")]) == {}
+    assert list(await waiting.read_waiting_reports(9)) == [
+        report("1", why="a"),
+        report("2", why="b"),
+    ]
+    assert len(await waiting.read_waiting_reports(1)) == 1
 
 
 async def test_a_report_delivered_twice_is_one(waiting: Reports) -> None:
     for _ in range(2):
-        await waiting.push([report("1", why="a")])
-    assert list(await waiting.waiting(9)) == [report("1", why="a")]
+        await waiting.add_reports([report("1", why="a")])
+    assert list(await waiting.read_waiting_reports(9)) == [report("1", why="a")]
 
 
 async def test_reports_beyond_the_bound_are_counted(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster, most=3)
     many = [report(str(number)) for number in range(5)]
-    assert await kept.push(many) == {EntryType.REFUSED: 2}
-    assert len(await kept.waiting(9)) == 3
+    assert await kept.add_reports(many) == {EntryType.REFUSED: 2}
+    assert len(await kept.read_waiting_reports(9)) == 3
     restored = Report("9", AuditRecord(AT, EntryType.RESTORED))
-    assert await kept.push([*many, restored]) == {EntryType.REFUSED: 2}
-    assert restored in await kept.waiting(9)
+    assert await kept.add_reports([*many, restored]) == {EntryType.REFUSED: 2}
+    assert restored in await kept.read_waiting_reports(9)
 
 
 async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster)
-    await kept.push([report("1"), report("2")])
+    await kept.add_reports([report("1"), report("2")])
     trail = RedisTrail(redis.server, redis.cluster)
     assert await trail.append(batch(Head(), ("report/1", "")))
-    assert [each.id for each in await kept.waiting(9)] == ["2"]
-    assert await redis.store().noted() == {}
+    assert [each.id for each in await kept.read_waiting_reports(9)] == ["2"]
+    assert await redis.store().audit_markers() == {}
 
 
 async def test_a_report_that_was_told_goes_when_it_is_forgotten(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster)
-    await kept.push([report("1"), report("2")])
+    await kept.add_reports([report("1"), report("2")])
     await RedisTrail(redis.server, redis.cluster).remove_markers(7, ["report/1"])
-    assert [each.id for each in await kept.waiting(9)] == ["2"]
+    assert [each.id for each in await kept.read_waiting_reports(9)] == ["2"]
 
 
 FORGED = {
@@ -203,7 +206,7 @@ async def test_a_report_that_is_none_of_ours_is_dropped(
     await redis.server.call(
         "HSET", key, "x", forged, b"\xff", '{"at":1,"deed":"refused","facts":{}}'
     )
-    await kept.push([report("1", why="a")])
-    assert list(await kept.waiting(9)) == [report("1", why="a")]
+    await kept.add_reports([report("1", why="a")])
+    assert list(await kept.read_waiting_reports(9)) == [report("1", why="a")]
     assert await redis.server.call("HLEN", key) == 1
     assert [each.__dict__["dropped"] for each in caplog.records] == [2]

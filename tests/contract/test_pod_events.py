@@ -15,7 +15,7 @@ from app.core.model import Millis
 from app.kube.client import Client
 from app.kube.event_reader import PAGE, PodEventReader
 from app.ports.api import PodEvent, PodEvents
-from app.web.api.formatting import moment
+from app.web.api.formatting import to_datetime
 from tests.fakes.fake_pod_events import FakePodEvents
 
 FIRST = Millis(1_767_323_045_000)
@@ -93,9 +93,12 @@ async def test_the_events_of_a_pod_are_read_newest_first(place: Place, name: str
     for each in told:
         await place.create(name, each)
     await place.create(f"{name}-1", event(3, "Held"))
-    assert await place.reader.of_pod("default", name, 50) == ([told[1], told[2], told[0]], False)
-    assert await place.reader.of_pod("default", name, 2) == ([told[1], told[2]], True)
-    assert await place.reader.of_pod("other", name, 50) == ([], False)
+    assert await place.reader.read_pod_events("default", name, 50) == (
+        [told[1], told[2], told[0]],
+        False,
+    )
+    assert await place.reader.read_pod_events("default", name, 2) == ([told[1], told[2]], True)
+    assert await place.reader.read_pod_events("other", name, 50) == ([], False)
 
 
 async def test_an_event_of_a_new_client_has_its_time_and_number(client: Client, name: str) -> None:
@@ -110,7 +113,7 @@ async def test_an_event_of_a_new_client_has_its_time_and_number(client: Client, 
         reason="Failed",
         type="Warning",
     )
-    [found] = (await real.reader.of_pod("default", name, 50)).items
+    [found] = (await real.reader.read_pod_events("default", name, 50)).items
     assert (found.at, found.count) == (FIRST + 4000, 7)
     assert (found.reason, found.source, found.warning) == ("Failed", "kubelet", True)
 
@@ -121,7 +124,7 @@ async def test_a_name_that_no_pod_can_have_has_no_events(
 ) -> None:
     real = Real(client)
     await real.create(name, event(0, "Held"))
-    assert await real.reader.of_pod("default", f"{name}{odd}", 50) == ([], False)
+    assert await real.reader.read_pod_events("default", f"{name}{odd}", 50) == ([], False)
 
 
 async def test_an_event_with_an_odd_time_is_read_with_another_one(
@@ -131,9 +134,9 @@ async def test_an_event_with_an_odd_time_is_read_with_another_one(
     for odd in ("0000-01-01T00:00:00Z", "0001-02-03T00:00:00Z", "9999-12-31T23:59:59-23:59"):
         await real.post(name, reason="Odd", message="m", lastTimestamp=odd, firstTimestamp=odd)
     await real.create(name, event(0, "Held"))
-    found = (await real.reader.of_pod("default", name, 50)).items
+    found = (await real.reader.read_pod_events("default", name, 50)).items
     assert [each.reason for each in found] == ["Odd", "Odd", "Odd", "Held"]  # the time of creation
-    assert all(moment(each.at).year < 9999 for each in found)
+    assert all(to_datetime(each.at).year < 9999 for each in found)
 
 
 async def test_an_event_of_the_last_moment_of_the_calendar_has_a_time(
@@ -149,15 +152,15 @@ async def test_an_event_of_the_last_moment_of_the_calendar_has_a_time(
         reason="Odd",
         type="Normal",
     )
-    [found] = (await real.reader.of_pod("default", name, 50)).items
-    assert moment(found.at).year == 9999
+    [found] = (await real.reader.read_pod_events("default", name, 50)).items
+    assert to_datetime(found.at).year == 9999
 
 
 async def test_many_and_large_events_are_read_in_part(client: Client, name: str) -> None:
     real = Real(client)
     for _ in range(PAGE + 2):
         await real.post(name, reason="Large", message="x" * 250_000)
-    found = await real.reader.of_pod("default", name, 50)
+    found = await real.reader.read_pod_events("default", name, 50)
     assert (len(found.items), found.is_cut) == (PAGE, True)
     assert {len(each.message) for each in found.items} == {1024}
 
@@ -169,4 +172,4 @@ async def test_a_garbled_answer_is_an_unavailable_cluster(answer: bytes) -> None
             return answer
 
     with pytest.raises(ClusterUnavailable, match="garbled"):
-        await PodEventReader(Garbled()).of_pod("default", "p", 50)  # type: ignore[arg-type]
+        await PodEventReader(Garbled()).read_pod_events("default", "p", 50)  # type: ignore[arg-type]

@@ -29,7 +29,10 @@ class Leader:
     """A leading engine whose effects are written to a store at once."""
 
     def __init__(self, world: World) -> None:
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(records=False, paced=False))
+        self.engine = Engine(
+            ManagedResources([GPU]),
+            EngineOptions(emits_audit_records=False, follows_binding_rate=False),
+        )
         self.store = world.store()
 
     async def lead(self, *events: ev.Event) -> None:
@@ -53,19 +56,19 @@ class Leader:
 
     async def compare(self) -> list[tuple[str, int, int]]:
         """Check each row against the engine; return uid, position and pods of each."""
-        people = self.engine.queries.people(TEAM)
-        pending = {each.user: each.pods for each in await self.store.pending(TEAM)}
+        people = self.engine.queries.user_views(TEAM)
+        pending = {each.user: each.pods for each in await self.store.read_pending_counts(TEAM)}
         assert pending == {each.name: each.pending for each in people if each.pending}
         used: dict[UserName, dict[Any, dict[Any, int]]] = {}
-        for each in await self.store.used(TEAM):
+        for each in await self.store.read_used_amounts(TEAM):
             if each.resource == GPU:
                 used.setdefault(each.user, {}).setdefault(each.pool, {})[GPU] = each.amount
         assert used == {each.name: each.used for each in people if each.used}
-        rows = await self.store.page(TEAM, sorted(pending), None, 500)
+        rows = await self.store.read_page(TEAM, sorted(pending), None, 500)
         await self._compare_sources(rows)
         listed = 0
         for row in rows:
-            view = self.engine.queries.held(row.ref.uid)
+            view = self.engine.queries.held_view(row.ref.uid)
             assert view is not None
             assert view.ref == row.ref
             assert (view.position, view.length) == (row.position, row.length)
@@ -81,17 +84,19 @@ class Leader:
     async def _compare_sources(self, rows: Sequence[QueueRow]) -> None:
         """Check that the engine as a source, whole and in pages, has the rows of the store."""
         own = EngineQueues(self.engine.queries)
-        assert await own.pending(TEAM) == await self.store.pending(TEAM)
-        of_gpus = [each for each in await self.store.used(TEAM) if each.resource == GPU]
-        assert list(await own.used(TEAM)) == of_gpus
-        assert set(of_gpus) <= set(await own.used(None))
+        assert await own.read_pending_counts(TEAM) == await self.store.read_pending_counts(TEAM)
+        of_gpus = [
+            each for each in await self.store.read_used_amounts(TEAM) if each.resource == GPU
+        ]
+        assert list(await own.read_used_amounts(TEAM)) == of_gpus
+        assert set(of_gpus) <= set(await own.read_used_amounts(None))
         users = sorted({row.mark.user for row in rows})
         sources: tuple[QueueReader, ...] = (own, self.store)
         for source in sources:
             paged, after = list[QueueRow](), None
             while users:
                 rest = users[users.index(after.user) :] if after else users
-                page = await source.page(TEAM, rest, after, 2)
+                page = await source.read_page(TEAM, rest, after, 2)
                 paged += page
                 if len(page) < 2:
                     break
@@ -150,7 +155,7 @@ async def test_a_rebuild_writes_the_same_list(world: World) -> None:
     one = await leader(world, pod("wall", 2, 99), pod("a", 2, 9), *ring)
     before = await one.compare()
     one.store = world.store()
-    await one.store.rebuild(2, one.engine.writes())
+    await one.store.rebuild(2, one.engine.store_writes())
     assert await one.compare() == before
 
 

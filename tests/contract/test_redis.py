@@ -86,7 +86,7 @@ async def test_a_repeat_changes_nothing_however_late(store_url: str) -> None:
         late = recorder.sent[-1]
         await store.write(7, [Refund(Uid("a"))])
         assert await world.server.call(*late) == [b"OK"]
-        assert await store.used(None) == ()
+        assert await store.read_used_amounts(None) == ()
 
 
 async def test_a_write_of_before_the_rebuild_comes_too_late(store_url: str) -> None:
@@ -98,7 +98,7 @@ async def test_a_write_of_before_the_rebuild_comes_too_late(store_url: str) -> N
         late = recorder.sent[-1]
         await store.rebuild(7, [])
         assert (await world.server.call(*late))[0] == b"EMPTIED"
-        assert await store.used(None) == ()
+        assert await store.read_used_amounts(None) == ()
 
 
 async def test_going_on_after_a_write_that_never_arrived_is_refused(store_url: str) -> None:
@@ -125,7 +125,7 @@ async def test_a_rebuild_cut_short_leaves_the_old_state_and_no_writer(store_url:
             await new.rebuild(8, [charge(str(n), 1) for n in range(3 * CHUNK)])
         recorder.fail_at = None
         assert await compare(new, [charge("a", 4), intend("i", 1)]) == []
-        assert await new.intents() == (intend("i", 1),)
+        assert await new.read_open_intents() == (intend("i", 1),)
         with pytest.raises(StoreEmptied):
             await new.write(8, [])
         await new.rebuild(8, [charge("b", 1)])
@@ -193,9 +193,11 @@ async def test_absurd_amounts_cannot_stop_the_store(store_url: str) -> None:
         store = world.store()
         await store.rebuild(7, [])
         await store.write(7, [charge("a", 10**40), charge("b", 10**40), charge("c", 0)])
-        assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 2 * schema.MOST),)
+        assert await store.read_used_amounts(None) == (
+            UsedAmount(TEAM, ALICE, POOL, GPU, 2 * schema.MOST_AMOUNT),
+        )
         await store.write(7, [Refund(Uid("a")), Refund(Uid("b")), Refund(Uid("c"))])
-        assert await store.used(None) == ()
+        assert await store.read_used_amounts(None) == ()
 
 
 async def test_a_foreign_layout_is_refused(store_url: str) -> None:
@@ -206,9 +208,9 @@ async def test_a_foreign_layout_is_refused(store_url: str) -> None:
         for attempt in (
             store.write(7, [charge("a", 4)]),
             store.rebuild(8, []),
-            store.floor(),
-            store.intents(),
-            store.used(None),
+            store.read_epoch_floor(),
+            store.read_open_intents(),
+            store.read_used_amounts(None),
         ):
             with pytest.raises(StoreForeign, match=r"layout 99 .* layout 1"):
                 await attempt
@@ -222,11 +224,11 @@ async def test_an_epoch_that_no_leader_has_counts_as_none(store_url: str, false:
         store = world.store()
         await store.rebuild(7, [charge("a", 4)])
         await world.server.call("HSET", f"fairgate:{{{world.cluster}}}:state", "epoch", false)
-        assert await store.floor() == 0
+        assert await store.read_epoch_floor() == 0
         with pytest.raises(StoreEmptied):
             await store.write(7, [charge("b", 4)])
         await store.rebuild(8, [charge("a", 4)])
-        assert await store.floor() == 8
+        assert await store.read_epoch_floor() == 8
         await store.write(8, [charge("b", 4)])
         assert await compare(store, [charge("a", 4), charge("b", 4)]) == []
 
@@ -237,14 +239,14 @@ async def test_an_intent_that_no_leader_wrote_counts_as_none(store_url: str) -> 
         await store.rebuild(7, [intend("a", 4)])
         [name] = await world.server.call("KEYS", f"fairgate:{{{world.cluster}}}:*:intents")
         await world.server.call("HSET", name, "b", "x", "c", "{}", b"\xff", '{"at": 1}')
-        assert await store.intents() == (intend("a", 4),)
+        assert await store.read_open_intents() == (intend("a", 4),)
 
 
 async def test_keys_of_somebody_else_are_refused(store_url: str) -> None:
     async with real(store_url) as world:
         await world.server.call("SET", f"fairgate:{{{world.cluster}}}:state", "mine")
         with pytest.raises(StoreForeign):
-            await world.store().floor()
+            await world.store().read_epoch_floor()
 
 
 async def test_a_cancelled_call_does_not_mix_up_answers(store_url: str) -> None:
@@ -252,12 +254,12 @@ async def test_a_cancelled_call_does_not_mix_up_answers(store_url: str) -> None:
         store = world.store()
         await store.rebuild(7, [charge("a", 4)])
         for _ in range(20):
-            call = asyncio.create_task(store.floor())
+            call = asyncio.create_task(store.read_epoch_floor())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-            assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+            assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_an_evicting_server_is_refused(own_redis: RedisProcess) -> None:
@@ -316,7 +318,7 @@ async def test_an_old_snapshot_of_the_same_epoch_is_noticed(
         own_redis.kill()
         shutil.move(tmp_path / "old", tmp_path / "dump.rdb")
         own_redis.start()
-        assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+        assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
         with pytest.raises(StoreEmptied, match="missing"):
             await store.write(7, [])
 
@@ -339,7 +341,7 @@ async def test_a_read_only_server_is_told_from_a_silent_one(own_redis: RedisProc
         await world.server.call("REPLICAOF", "127.0.0.1", str(own_redis.port))
         with pytest.raises(StoreUnavailable, match="read-only"):
             await store.write(7, [])
-        assert await RedisReader(world.server, world.cluster).pending(None) == ()
+        assert await RedisReader(world.server, world.cluster).read_pending_counts(None) == ()
 
 
 async def test_a_wrong_password_is_named_and_not_shown(own_redis: RedisProcess) -> None:
@@ -365,7 +367,7 @@ async def test_the_primary_is_found_through_a_sentinel(
             assert await compare(world.store(), [charge("a", 4)]) == []
         async with real(f"redis+sentinel://{hosts}/stranger/0") as world:
             with pytest.raises(StoreUnavailable) as refused:
-                await world.store().floor()
+                await world.store().read_epoch_floor()
         assert str(refused.value) == (
             f"Redis at {hosts}: no sentinel names a primary 'stranger' (Error 111 connecting to "
             "127.0.0.1:1. Connect call failed ('127.0.0.1', 1)); check that the sentinels run, and "
@@ -384,7 +386,7 @@ async def test_intents_that_nobody_of_ours_wrote_hinder_nobody(store_url: str) -
         odd = good.replace(b'"nvidia', b'"a:nvidia')
         assert odd != good
         await world.server.call("HSET", key, "b", odd, "c", "{}", b"\xff", good)
-        assert await store.intents() == (intend("a", 4),)
+        assert await store.read_open_intents() == (intend("a", 4),)
 
 
 @pytest.mark.parametrize("where", ["state", "audit-head"])
@@ -397,13 +399,13 @@ async def test_no_epoch_that_redis_names_stops_leaders_or_turns_them_back(
         await world.store().rebuild(known, [])
         for forged in (10**9, 10**9 + 6, 5 * 10**9, 10**11, 2 * 10**9, 10**12 - 1):
             await world.server.call("HSET", key, "epoch", str(forged))
-            epoch = max(known, await world.store().floor(known)) + 1
+            epoch = max(known, await world.store().read_epoch_floor(known)) + 1
             assert known < epoch <= known + 10**9 + 2
             store = world.store()
-            await store.claim(epoch)
+            await store.claim_epoch(epoch)
             await store.rebuild(epoch, [])
             await store.write(epoch, [])
             with pytest.raises(EpochStale):
-                await world.store().claim(known)
+                await world.store().claim_epoch(known)
             known = epoch
         assert known > 10**9

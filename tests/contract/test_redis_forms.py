@@ -134,7 +134,7 @@ async def test_a_certificate_of_an_unknown_ca_is_refused(store_url: str, papers:
         real(f"rediss://127.0.0.1:{tls.port}/0") as world,
     ):
         with pytest.raises(StoreUnavailable, match=r"not trusted.*name its CA"):
-            await world.store().floor()
+            await world.store().read_epoch_floor()
 
 
 async def test_a_certificate_of_another_server_is_refused(store_url: str, papers: Papers) -> None:
@@ -143,7 +143,7 @@ async def test_a_certificate_of_another_server_is_refused(store_url: str, papers
         url = f"rediss://127.0.0.1:{tls.port}/0?{urlencode({'ssl_ca_certs': papers.ca})}"
         async with real(url) as world:
             with pytest.raises(StoreUnavailable, match=r"not trusted.*127\.0\.0\.1"):
-                await world.store().floor()
+                await world.store().read_epoch_floor()
 
 
 async def test_a_server_may_demand_a_certificate_of_us(store_url: str, papers: Papers) -> None:
@@ -155,10 +155,10 @@ async def test_a_server_may_demand_a_certificate_of_us(store_url: str, papers: P
     async with Relay(port_of(store_url), serving).running() as tls:
         url = f"rediss://127.0.0.1:{tls.port}/0"
         async with real(f"{url}?{urlencode(files)}") as world:
-            assert await world.store().floor() == 0
+            assert await world.store().read_epoch_floor() == 0
         async with real(f"{url}?{urlencode({'ssl_ca_certs': papers.ca})}") as stranger:
             with pytest.raises(StoreUnavailable):
-                await stranger.store().floor()
+                await stranger.store().read_epoch_floor()
 
 
 @pytest.fixture
@@ -179,18 +179,18 @@ async def everything(world: Reals) -> None:
     for _ in range(2):  # the second call removes the objects of the first
         await store.rebuild(7, CONTENTS)
     await store.write(7, [charge("b", 1), enqueue("q", "2"), Refund(Uid("a")), Refund(Uid("b"))])
-    await store.claim(8)
+    await store.claim_epoch(8)
     await store.rebuild(8, [intend("i", 1), enqueue("q", "2")])
-    await store.intents()
-    await store.pending(TEAM)
-    await store.page(TEAM, (ALICE,), None, 5)
+    await store.read_open_intents()
+    await store.read_pending_counts(TEAM)
+    await store.read_page(TEAM, (ALICE,), None, 5)
     assert await compare(store, [intend("i", 1), enqueue("q", "2")]) == []
     ended = [UsageEnded(run(f"{number}", end=2000 + number)) for number in range(PAGE)]
     await store.write(8, ended)
     runs = RedisRuns(world.server, world.cluster)
-    assert len([each async for each in runs.ran(Millis(0))]) == PAGE
-    await store.remember(8, lambda: [("uid", "note")])
-    assert await store.noted() == {"uid": "note"}
+    assert len([each async for each in runs.read_ended_usage(Millis(0))]) == PAGE
+    await store.restore_audit_markers(8, lambda: [("uid", "note")])
+    assert await store.audit_markers() == {"uid": "note"}
     await written_down(RedisTrail(world.server, world.cluster))
     await reported(RedisReports(world.server, world.cluster))
     store = RedisLeaderState(world.server, world.cluster)
@@ -206,15 +206,17 @@ async def written_down(trail: RedisTrail) -> None:
         after, head = head, Head(entry.number, entry.hash)
         signed = SignedHead("c", head, 8, Millis(2))
         assert await trail.append(Batch(8, after, (entry,), signed, keep, aside))
-    assert [entry.number for entry in await trail.entries(0, 10)] == [3]
-    assert (await trail.ending()).last == head
+    assert [entry.number for entry in await trail.read_entries(0, 10)] == [3]
+    assert (await trail.read_tail()).last_head == head
     await trail.remove_markers(8, ["uid", "report/id"])
 
 
 async def reported(reports: RedisReports) -> None:
     """Store a report for the audit chain, from another process."""
-    assert await reports.push([Report("id", AuditRecord(Millis(1), EntryType.REFUSED))]) == {}
-    assert [each.id for each in await reports.waiting(5)] == ["id"]
+    assert (
+        await reports.add_reports([Report("id", AuditRecord(Millis(1), EntryType.REFUSED))]) == {}
+    )
+    assert [each.id for each in await reports.read_waiting_reports(5)] == ["id"]
 
 
 def test_the_rights_name_each_command_of_the_scripts_and_no_other() -> None:
@@ -402,7 +404,7 @@ async def test_sentinels_and_their_servers_may_both_speak_tls(
                 assert await compare(world.store(), CONTENTS) == []
             async with real(f"rediss+sentinel://127.0.0.1:{asked.port}/main/0") as stranger:
                 with pytest.raises(StoreUnavailable, match=r"not trusted.*name its CA"):
-                    await stranger.store().floor()
+                    await stranger.store().read_epoch_floor()
     finally:
         sentinel.kill()
 
@@ -418,7 +420,7 @@ async def test_a_sentinel_that_demands_a_password_is_named_as_the_cause(
     try:
         async with real(f"redis+sentinel://me:s3cret@127.0.0.1:{sentinel.port}/main/0") as world:
             with pytest.raises(StoreUnavailable, match="already authenticated") as found:
-                await world.store().floor()
+                await world.store().read_epoch_floor()
         assert "s3cret" not in str(found.value)
         assert "Redis(" not in str(found.value)
     finally:

@@ -115,7 +115,7 @@ async def _play(
     `before` is the number of writes already stored. Late commands are delivered after every
     `arrive` batches.
     """
-    wire = Wire.from_url(url, **redis_url.options())
+    wire = Wire.from_url(url, **redis_url.connection_options())
     wire.fates, wire.late = deque(fates), []
     reading = Server.connect(url)
     cluster = uuid4().hex
@@ -139,7 +139,7 @@ async def _play(
         except StoreError:
             await _rebuild(store, wire, truth)
         assert await compare(RedisReader(reading, cluster), truth) == []
-        assert await store.intents() == Contents.of(truth).intents()
+        assert await store.read_open_intents() == Contents.of(truth).intents()
     finally:
         await reading.close()
         await wire.aclose()

@@ -14,7 +14,7 @@ import pytest
 from app.core.effects import Release
 from app.core.errors import ClusterRefused, ClusterUnavailable, PodUnyielding
 from app.core.model import ReleaseOutcome
-from app.core.well_known import ANNOTATION_RELEASE, GATE, HELD, LABEL_POOL
+from app.core.well_known import ANNOTATION_RELEASE, GATE, LABEL_POOL, RELEASE_HELD
 from app.kube.client import JSON_PATCH, MERGE_PATCH, Client
 from app.kube.pod_releaser import PodReleaser
 from app.ports.cluster import Releaser
@@ -150,7 +150,7 @@ class RealWorld:
             "metadata": {
                 "name": name,
                 "labels": {"made-by": "test-releaser"},
-                "annotations": {ANNOTATION_RELEASE: HELD},
+                "annotations": {ANNOTATION_RELEASE: RELEASE_HELD},
             },
             "spec": {
                 "schedulingGates": [{"name": GATE}],
@@ -254,7 +254,7 @@ async def test_another_pod_of_that_name_is_not_touched(world: World) -> None:
     await world.replace(order)
     assert await world.releaser.release(order) is ReleaseOutcome.GONE
     assert await world.releaser.read_outcome(order) is ReleaseOutcome.GONE
-    assert await world.state(order) == (True, HELD, None)
+    assert await world.state(order) == (True, RELEASE_HELD, None)
 
 
 async def test_finished_pod_uses_nothing(world: World) -> None:
@@ -269,7 +269,7 @@ async def test_fenced_pod_cannot_be_released_by_an_old_leader(world: World) -> N
     await world.releaser.fence(order.intent.ref, 9)
     assert await world.releaser.release(order) is ReleaseOutcome.HELD
     assert await world.state(order) == (True, "0@9", None)
-    newer = replace(order, tested="0@9", intent=replace(order.intent, epoch=9))
+    newer = replace(order, expected_annotation="0@9", intent=replace(order.intent, epoch=9))
     assert await world.releaser.release(newer) is ReleaseOutcome.RELEASED
 
 
@@ -333,7 +333,7 @@ async def test_who_may_not_act_sends_nothing(world: World) -> None:
     order = await world.hold()
     world.may_act = False
     assert await world.releaser.release(order) is ReleaseOutcome.HELD
-    assert await world.state(order) == (True, HELD, None)
+    assert await world.state(order) == (True, RELEASE_HELD, None)
 
 
 async def test_of_many_racing_releases_one_wins(world: World) -> None:
@@ -369,7 +369,7 @@ async def test_leader_that_ends_does_not_repeat_its_patch(real: RealWorld) -> No
     real.may_act = False
     assert await releasing is ReleaseOutcome.HELD
     assert real.trickster.sent == 1
-    assert await real.state(order) == (True, HELD, None)
+    assert await real.state(order) == (True, RELEASE_HELD, None)
 
 
 async def test_missing_right_is_told_and_changes_nothing(
@@ -383,8 +383,10 @@ async def test_missing_right_is_told_and_changes_nothing(
 
 async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: World) -> None:
     order = await world.hold()
-    for sequence, tested in ((3, HELD), (4, "0@7.3"), (5, "0@7.4")):
-        order = replace(order, tested=tested, intent=replace(order.intent, sequence=sequence))
+    for sequence, tested in ((3, RELEASE_HELD), (4, "0@7.3"), (5, "0@7.4")):
+        order = replace(
+            order, expected_annotation=tested, intent=replace(order.intent, sequence=sequence)
+        )
         world.delay()
         assert await world.releaser.release(order) is None
         assert await world.releaser.read_outcome(order) is ReleaseOutcome.HELD
@@ -395,7 +397,7 @@ async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: Wo
 async def test_lost_patch_of_a_pod_whose_annotation_was_written_again_is_fenced(
     real: RealWorld,
 ) -> None:
-    order = replace(await real.hold(), tested="", has_annotations=True)
+    order = replace(await real.hold(), expected_annotation="", has_annotations=True)
     real.trickster.pass_first = 1  # the stamp arrives, the release is on its way
     real.delay()
     assert await real.releaser.release(order) is None

@@ -28,7 +28,7 @@ class Kept:
     runs: FakeRuns | RedisRuns
 
     async def ended(self, after: int = 0) -> list[UsageRecord]:
-        return [run async for run in self.runs.ran(Millis(after))]
+        return [run async for run in self.runs.read_ended_usage(Millis(after))]
 
 
 @pytest.fixture(params=["fake", "redis"])
@@ -53,13 +53,13 @@ def bound(run: UsageRecord, at: int) -> UsageRecord:
 async def test_runs_come_back_as_they_were_written(kept: Kept) -> None:
     going, over = bound(run("a"), 1500), replace(bound(run("b", 1000, 9000), 1500), assumed=True)
     await kept.store.write(7, [UsageStarted(going), UsageEnded(over)])
-    assert await kept.runs.running() == await kept.store.running() == (going,)
+    assert await kept.runs.read_open_usage() == await kept.store.read_open_usage() == (going,)
     assert await kept.ended() == [over]
 
 
 async def test_a_run_that_ended_goes_on_no_more(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a")), UsageEnded(run("a", end=5000))])
-    assert await kept.runs.running() == ()
+    assert await kept.runs.read_open_usage() == ()
     assert await kept.ended() == [run("a", end=5000)]
 
 
@@ -70,42 +70,42 @@ async def test_what_was_kept_first_of_an_end_stands(kept: Kept) -> None:
 
 async def test_a_run_that_ended_is_not_begun_again(kept: Kept) -> None:
     await kept.store.write(7, [UsageEnded(run("a", end=5000)), UsageStarted(run("a"))])
-    assert await kept.runs.running() == ()
+    assert await kept.runs.read_open_usage() == ()
 
 
 async def test_a_run_ends_where_the_pods_next_one_begins(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageStarted(run("a", 4000))])
-    assert await kept.runs.running() == (run("a", 4000),)
+    assert await kept.runs.read_open_usage() == (run("a", 4000),)
     assert await kept.ended() == [run("a", 1000, 4000)]
     await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageEnded(run("a", 1000, 4000))])
-    assert await kept.runs.running() == (run("a", 4000),)
+    assert await kept.runs.read_open_usage() == (run("a", 4000),)
     assert await kept.ended() == [run("a", 1000, 4000)]
 
 
 async def test_an_end_that_is_told_first_ends_the_run_before_it_too(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageEnded(run("a", 4000, 6000))])
-    assert await kept.runs.running() == ()
+    assert await kept.runs.read_open_usage() == ()
     assert await kept.ended() == [run("a", 1000, 4000), run("a", 4000, 6000)]
 
 
 async def test_a_node_once_known_is_not_forgotten(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(bound(run("a"), 1500)), UsageStarted(run("a"))])
-    assert await kept.runs.running() == (bound(run("a"), 1500),)
+    assert await kept.runs.read_open_usage() == (bound(run("a"), 1500),)
 
 
 async def test_runs_outlast_a_rebuild(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a")), UsageEnded(run("b", end=5000))])
     await kept.world.store().rebuild(8, [UsageEnded(run("c", end=6000)), UsageStarted(run("d"))])
-    assert await kept.runs.running() == (run("a"), run("d"))
+    assert await kept.runs.read_open_usage() == (run("a"), run("d"))
     assert await kept.ended() == [run("b", end=5000), run("c", end=6000)]
 
 
 async def test_an_old_leader_cannot_end_a_run(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a"))])
-    await kept.world.store().claim(8)
+    await kept.world.store().claim_epoch(8)
     with pytest.raises(EpochStale):
         await kept.store.write(7, [UsageEnded(run("a", end=5000))])
-    assert await kept.runs.running() == (run("a"),)
+    assert await kept.runs.read_open_usage() == (run("a"),)
 
 
 async def test_runs_are_read_by_their_end_page_by_page(
@@ -143,7 +143,7 @@ async def test_the_oldest_go_when_there_are_too_many(kept: Kept) -> None:
 
 async def test_an_old_leader_cannot_trim(kept: Kept) -> None:
     await kept.store.write(7, [UsageEnded(run("a", end=5000))])
-    await kept.world.store().claim(8)
+    await kept.world.store().claim_epoch(8)
     if isinstance(kept.runs, FakeRuns):
         kept.runs.floor = 8
     with pytest.raises(EpochStale):
@@ -169,8 +169,8 @@ async def test_what_nobody_of_ours_wrote_is_left_out(store_url: str) -> None:
             await world.server.call("HSET", at + "running", "odd", text)
             await world.server.call("HSET", at + "run", "odd/1", text)
             await world.server.call("ZADD", at + "runs", 7000, "odd/1")
-            assert await runs.running() == await store.running() == (run("a"),)
-            assert [each async for each in runs.ran(Millis(0))] == [run("b", end=5000)]
+            assert await runs.read_open_usage() == await store.read_open_usage() == (run("a"),)
+            assert [each async for each in runs.read_ended_usage(Millis(0))] == [run("b", end=5000)]
             await store.write(7, [UsageStarted(replace(run("odd"), uid=Uid("odd")))])
             await store.write(7, [UsageEnded(replace(run("odd", 1000, 2000), uid=Uid("odd")))])
             await world.server.call("HDEL", at + "run", "odd/1000")

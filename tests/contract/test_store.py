@@ -32,7 +32,7 @@ RANK = QueueKey(1, Millis(1), Uid("x")).rank
 
 async def pods(store: AnyStore, user: UserName, limit: int = 500) -> list[PodRef]:
     """Return the first pods of the listed workloads of a user."""
-    return [row.ref for row in await store.page(TEAM, (user,), None, limit)]
+    return [row.ref for row in await store.read_page(TEAM, (user,), None, limit)]
 
 
 @pytest.fixture
@@ -44,22 +44,22 @@ async def store(world: World) -> AnyStore:
 
 
 async def test_an_empty_store_has_no_floor_and_no_intents(world: World) -> None:
-    assert await world.store().floor() == 0
-    assert await world.store().intents() == ()
+    assert await world.store().read_epoch_floor() == 0
+    assert await world.store().read_open_intents() == ()
 
 
 async def test_rebuild_raises_the_floor(world: World) -> None:
     await world.store().rebuild(7, [])
-    assert await world.store().floor() == 7
+    assert await world.store().read_epoch_floor() == 7
 
 
 async def test_a_reader_is_never_told_nothing_waits_before_the_first_rebuild(world: World) -> None:
     with pytest.raises(StoreEmptied):
-        await world.store().page(TEAM, (ALICE,), None, 5)
+        await world.store().read_page(TEAM, (ALICE,), None, 5)
     with pytest.raises(StoreEmptied):
-        await world.store().used(TEAM)
+        await world.store().read_used_amounts(TEAM)
     with pytest.raises(StoreEmptied):
-        await world.store().pending(TEAM)
+        await world.store().read_pending_counts(TEAM)
 
 
 async def test_a_claim_stops_older_leaders_and_keeps_what_they_left(
@@ -67,13 +67,13 @@ async def test_a_claim_stops_older_leaders_and_keeps_what_they_left(
 ) -> None:
     await store.write(7, [intend("a", 4)])
     new = world.store()
-    await new.claim(8)
+    await new.claim_epoch(8)
     with pytest.raises(EpochStale):
         await store.write(7, [intend("b", 4)])
-    assert await new.floor() == 8
-    assert await new.intents() == (intend("a", 4),)
+    assert await new.read_epoch_floor() == 8
+    assert await new.read_open_intents() == (intend("a", 4),)
     with pytest.raises(EpochStale):
-        await world.store().claim(7)
+        await world.store().claim_epoch(7)
     await new.rebuild(8, [])
     await new.write(8, [intend("c", 1)])
 
@@ -88,8 +88,8 @@ async def test_a_queue_is_in_the_order_of_ranks(store: AnyStore) -> None:
 async def test_a_place_is_counted_from_one_among_the_queued_workloads(store: AnyStore) -> None:
     unqueued = replace(enqueue("c", "0", BOB), order=ListOrder.UNQUEUED)
     await store.write(7, [enqueue("a", "1", BOB), enqueue("b", "2", BOB), unqueued])
-    rows = await store.page(TEAM, (BOB,), None, 9)
-    found = [(row.ref.uid, row.position, row.length, row.mark.queued) for row in rows]
+    rows = await store.read_page(TEAM, (BOB,), None, 9)
+    found = [(row.ref.uid, row.position, row.length, row.mark.is_queued) for row in rows]
     assert found == [("a", 1, 2, True), ("b", 2, 2, True), ("c", 0, 0, False)]
 
 
@@ -97,10 +97,10 @@ async def test_the_first_pod_of_a_gang_stands_for_all(store: AnyStore) -> None:
     first = replace(enqueue("a", "1"), gang="ring", pods=3)
     others = [replace(enqueue(uid, "0"), order=ListOrder.MEMBER, gang="ring") for uid in "bc"]
     await store.write(7, [first, *others, enqueue("d", "2")])
-    rows = await store.page(TEAM, (ALICE,), None, 9)
+    rows = await store.read_page(TEAM, (ALICE,), None, 9)
     found = [(row.ref.uid, row.gang, row.pods, row.position, row.length) for row in rows]
     assert found == [("a", "ring", 3, 1, 2), ("d", "", 1, 2, 2)]
-    assert await store.pending(TEAM) == (PendingCount(TEAM, ALICE, 4),)
+    assert await store.read_pending_counts(TEAM) == (PendingCount(TEAM, ALICE, 4),)
 
 
 async def test_pages_continue_behind_a_pod_that_is_gone(store: AnyStore) -> None:
@@ -108,12 +108,12 @@ async def test_pages_continue_behind_a_pod_that_is_gone(store: AnyStore) -> None
     unqueued = [replace(enqueue(f"u{n}", str(n)), order=ListOrder.UNQUEUED) for n in range(3)]
     await store.write(7, [*waiting, *unqueued, enqueue("z", "1", BOB)])
     users, seen = (ALICE, BOB), list[str]()
-    rows = await store.page(TEAM, users, None, 4)
+    rows = await store.read_page(TEAM, users, None, 4)
     while rows:
         seen += [row.ref.uid for row in rows]
         await store.write(7, [Dequeue(rows[-1].ref.uid)])
         users = users[users.index(rows[-1].mark.user) :]
-        rows = await store.page(TEAM, users, rows[-1].mark, 4)
+        rows = await store.read_page(TEAM, users, rows[-1].mark, 4)
     assert seen == [*(f"p{n}" for n in range(9)), "u0", "u1", "u2", "z"]
 
 
@@ -127,28 +127,30 @@ async def test_a_tenant_is_read_without_the_others(store: AnyStore) -> None:
     other = TenantName("team-a.b")
     await store.write(7, [enqueue("a", "1"), Enqueue(ref("b"), other, ALICE, RANK)])
     await store.write(7, [charge("c", 4), Charge(Uid("d"), other, BOB, POOL, {GPU: 2})])
-    assert await store.pending(TEAM) == (PendingCount(TEAM, ALICE, 1),)
-    assert await store.pending(other) == (PendingCount(other, ALICE, 1),)
-    assert await store.used(TEAM) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
-    assert await store.used(other) == (UsedAmount(other, BOB, POOL, GPU, 2),)
-    assert len(await store.pending(None)) == len(await store.used(None)) == 2
+    assert await store.read_pending_counts(TEAM) == (PendingCount(TEAM, ALICE, 1),)
+    assert await store.read_pending_counts(other) == (PendingCount(other, ALICE, 1),)
+    assert await store.read_used_amounts(TEAM) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+    assert await store.read_used_amounts(other) == (UsedAmount(other, BOB, POOL, GPU, 2),)
+    assert (
+        len(await store.read_pending_counts(None)) == len(await store.read_used_amounts(None)) == 2
+    )
 
 
 async def test_who_does_not_wait_has_no_place(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1"), Dequeue(Uid("a")), Dequeue(Uid("never seen"))])
     assert await pods(store, ALICE) == []
-    assert await store.pending(TEAM) == ()
+    assert await store.read_pending_counts(TEAM) == ()
 
 
 async def test_a_pod_waits_in_one_queue_only(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1"), enqueue("a", "2", BOB), enqueue("a", "2", BOB)])
-    assert await store.pending(None) == (PendingCount(TEAM, BOB, 1),)
+    assert await store.read_pending_counts(None) == (PendingCount(TEAM, BOB, 1),)
     assert await pods(store, ALICE) == []
 
 
 async def test_an_open_intent_counts_as_used(store: AnyStore) -> None:
     await store.write(7, [intend("a", 4)])
-    assert await store.used(None) == (
+    assert await store.read_used_amounts(None) == (
         UsedAmount(TEAM, ALICE, POOL, CPU, 500),
         UsedAmount(TEAM, ALICE, POOL, GPU, 4),
     )
@@ -156,49 +158,49 @@ async def test_an_open_intent_counts_as_used(store: AnyStore) -> None:
 
 async def test_intents_come_back_as_they_were_written(world: World, store: AnyStore) -> None:
     await store.write(7, [intend("b", 1), intend("a", 4, sequence=2)])
-    assert await world.store().intents() == (intend("a", 4, sequence=2), intend("b", 1))
+    assert await world.store().read_open_intents() == (intend("a", 4, sequence=2), intend("b", 1))
 
 
 async def test_amounts_of_zero_are_left_out(store: AnyStore) -> None:
     await store.write(7, [intend("a", 0)])
-    assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, CPU, 500),)
-    assert [dict(intent.demand) for intent in await store.intents()] == [{CPU: 500}]
+    assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, CPU, 500),)
+    assert [dict(intent.demand) for intent in await store.read_open_intents()] == [{CPU: 500}]
 
 
 async def test_an_intent_replaces_an_earlier_one(store: AnyStore) -> None:
     await store.write(7, [intend("a", 4), intend("a", 2, sequence=2)])
-    assert await store.intents() == (intend("a", 2, sequence=2),)
-    assert UsedAmount(TEAM, ALICE, POOL, GPU, 2) in await store.used(None)
+    assert await store.read_open_intents() == (intend("a", 2, sequence=2),)
+    assert UsedAmount(TEAM, ALICE, POOL, GPU, 2) in await store.read_used_amounts(None)
 
 
 async def test_a_charge_settles_the_intent_and_counts_once(store: AnyStore) -> None:
     await store.write(7, [intend("a", 4), charge("a", 4)])
-    assert await store.intents() == ()
-    assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+    assert await store.read_open_intents() == ()
+    assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_the_same_charge_counts_once(store: AnyStore) -> None:
     await store.write(7, [charge("a", 4)])
     await store.write(7, [charge("a", 4), charge("a", 4)])
-    assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+    assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_another_charge_replaces_the_first(store: AnyStore) -> None:
     await store.write(7, [charge("a", 4), charge("a", 1, BOB)])
-    assert await store.used(None) == (UsedAmount(TEAM, BOB, POOL, GPU, 1),)
+    assert await store.read_used_amounts(None) == (UsedAmount(TEAM, BOB, POOL, GPU, 1),)
 
 
 async def test_a_refund_drops_charge_and_intent(store: AnyStore) -> None:
     await store.write(7, [charge("a", 4), intend("b", 4), charge("c", 1)])
     await store.write(7, [Refund(Uid("a")), Refund(Uid("b")), Refund(Uid("never seen"))])
-    assert await store.intents() == ()
-    assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 1),)
+    assert await store.read_open_intents() == ()
+    assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 1),)
 
 
 async def test_large_amounts_are_exact(store: AnyStore) -> None:
     odd = 2**49 + 1
     await store.write(7, [charge(str(n), odd) for n in range(33)])
-    assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 33 * odd),)
+    assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 33 * odd),)
 
 
 async def test_rebuild_replaces_everything(world: World, store: AnyStore) -> None:
@@ -206,7 +208,7 @@ async def test_rebuild_replaces_everything(world: World, store: AnyStore) -> Non
     contents: list[StoreWrite] = [enqueue("d", "1", BOB), charge("e", 2, BOB), intend("f", 3)]
     await store.rebuild(7, contents)
     assert await compare(store, contents) == []
-    assert await store.intents() == (intend("f", 3),)
+    assert await store.read_open_intents() == (intend("f", 3),)
     assert await pods(store, ALICE) == []
 
 
@@ -229,7 +231,7 @@ async def test_rebuild_ends_as_its_writes_do(world: World) -> None:
     assert await compare(world.store(), [*last, charge("x", 2)]) == []
     await store.write(7, [Dequeue(Uid("2")), Dequeue(Uid("0"))])
     assert await pods(store, BOB) == []
-    [first] = await store.page(TEAM, (ALICE,), None, 1)
+    [first] = await store.read_page(TEAM, (ALICE,), None, 1)
     assert (first.ref.uid, first.position, first.length) == ("4", 1, 1297)
 
 
@@ -238,14 +240,14 @@ async def test_an_old_leader_cannot_write(world: World, store: AnyStore) -> None
     await newer.rebuild(8, [])
     with pytest.raises(EpochStale, match="8"):
         await store.write(7, [charge("a", 4)])
-    assert await newer.used(None) == ()
+    assert await newer.read_used_amounts(None) == ()
 
 
 async def test_an_old_leader_cannot_take_over(world: World, store: AnyStore) -> None:
     with pytest.raises(EpochStale):
         await world.store().rebuild(6, [charge("a", 4)])
-    assert await store.floor() == 7
-    assert await store.used(None) == ()
+    assert await store.read_epoch_floor() == 7
+    assert await store.read_used_amounts(None) == ()
 
 
 async def test_a_leader_must_rebuild_before_it_writes(world: World, store: AnyStore) -> None:
@@ -255,7 +257,7 @@ async def test_a_leader_must_rebuild_before_it_writes(world: World, store: AnySt
         await world.store().write(7, [charge("a", 4)])
     with pytest.raises(StoreEmptied):
         await store.write(8, [charge("a", 4)])
-    assert await store.used(None) == ()
+    assert await store.read_used_amounts(None) == ()
 
 
 async def test_a_store_that_lost_its_contents_says_so(world: World, store: AnyStore) -> None:
@@ -263,7 +265,7 @@ async def test_a_store_that_lost_its_contents_says_so(world: World, store: AnySt
     with pytest.raises(StoreEmptied):
         await store.write(7, [])
     with pytest.raises(StoreEmptied):
-        await store.used(None)
+        await store.read_used_amounts(None)
     await store.rebuild(7, [charge("a", 4)])
     await store.write(7, [charge("b", 1)])
     assert await compare(store, [charge("a", 4), charge("b", 1)]) == []
@@ -273,8 +275,8 @@ async def test_clusters_do_not_see_each_other(store_url: str) -> None:
     async with real(store_url) as one, real(store_url) as other:
         await one.store().rebuild(7, [charge("a", 4)])
         await other.store().rebuild(3, [])
-        assert await other.store().used(None) == ()
-        assert await one.store().floor() == 7
+        assert await other.store().read_used_amounts(None) == ()
+        assert await one.store().read_epoch_floor() == 7
 
 
 async def test_names_of_any_characters_come_back(world: World) -> None:
@@ -282,5 +284,5 @@ async def test_names_of_any_characters_come_back(world: World) -> None:
         tenant, user = TenantName("t" + name), UserName(name)
         store = world.store()
         await store.rebuild(7, [Enqueue(ref("a"), tenant, user, RANK)])
-        assert [row.ref for row in await store.page(tenant, (user,), None, 9)] == [ref("a")]
-        assert await store.pending(None) == (PendingCount(tenant, user, 1),)
+        assert [row.ref for row in await store.read_page(tenant, (user,), None, 9)] == [ref("a")]
+        assert await store.read_pending_counts(None) == (PendingCount(tenant, user, 1),)

@@ -105,17 +105,17 @@ def world(request: pytest.FixtureRequest) -> World:
 
 async def test_a_controller_that_is_gone_is_named(world: World) -> None:
     name, uid = await world.make(gone=True)
-    assert await world.owners.missing("default", name, uid) == "Job train"
+    assert await world.owners.find_missing_owner("default", name, uid) == "Job train"
 
 
 async def test_a_controller_that_is_there_is_not(world: World) -> None:
     name, uid = await world.make(gone=False)
-    assert await world.owners.missing("default", name, uid) == ""
+    assert await world.owners.find_missing_owner("default", name, uid) == ""
 
 
 async def test_of_another_pod_of_that_name_nothing_is_said(world: World) -> None:
     name, _ = await world.make(gone=True)
-    assert await world.owners.missing("default", name, str(uuid.uuid4())) == ""
+    assert await world.owners.find_missing_owner("default", name, str(uuid.uuid4())) == ""
 
 
 def series(value: str, **labels: str) -> dict[str, Any]:
@@ -165,12 +165,12 @@ def use(request: pytest.FixtureRequest) -> DeviceUse:
 
 
 async def test_the_part_of_the_time_is_told(use: DeviceUse) -> None:
-    assert await use.busiest(3600) == {("a", "p"): 0.25}
+    assert await use.read_peak_device_use(3600) == {("a", "p"): 0.25}
 
 
 async def test_the_window_is_in_the_query(server: tuple[Server, str]) -> None:
     asked, url = server
-    await Prometheus(url).busiest(1800)
+    await Prometheus(url).read_peak_device_use(1800)
     [query] = asked.queries
     assert "avg_over_time(DCGM_FI_DEV_GPU_UTIL[1800s])" in query
 
@@ -186,26 +186,26 @@ async def test_labels_that_prometheus_renamed_are_those_of_the_pod(
         series("NaN", namespace="a", pod="none"),
         series("9", Hostname="a device of nobody"),
     ]
-    assert await Prometheus(url).busiest(60) == {("a", "p"): 0.07}
+    assert await Prometheus(url).read_peak_device_use(60) == {("a", "p"): 0.07}
 
 
 async def test_an_answer_that_comes_in_parts_is_read_whole(server: tuple[Server, str]) -> None:
     """The answer is larger than the buffer of a reader."""
     asked, url = server
     asked.result = [series("25", namespace="a", pod=f"p{number}") for number in range(5000)]
-    assert len(await Prometheus(url).busiest(60)) == 5000
+    assert len(await Prometheus(url).read_peak_device_use(60)) == 5000
 
 
 async def test_a_refused_query_is_told_with_its_reason(server: tuple[Server, str]) -> None:
     asked, url = server
     asked.error = "parse error"
     with pytest.raises(ClusterUnavailable, match="400 parse error"):
-        await Prometheus(url).busiest(60)
+        await Prometheus(url).read_peak_device_use(60)
 
 
 async def test_no_prometheus_is_told(server: tuple[Server, str]) -> None:
     _, url = server
     with pytest.raises(ClusterUnavailable, match="404"):
-        await Prometheus(url + "nowhere").busiest(60)
+        await Prometheus(url + "nowhere").read_peak_device_use(60)
     with pytest.raises(ClusterUnavailable, match="no answer"):
-        await Prometheus("http://127.0.0.1:1").busiest(60)
+        await Prometheus("http://127.0.0.1:1").read_peak_device_use(60)

@@ -113,7 +113,9 @@ class InUse:
         redis = self.cluster.details().redis
         for role in ("webhook", "controller"):
             self.cluster.stop_fairgate(role)
-        fairgate.wait([fairgate.start(r, redis, settings) for r in ("webhook", "controller")])
+        fairgate.wait_until_ready(
+            [fairgate.start(r, redis, settings) for r in ("webhook", "controller")]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +139,7 @@ def in_use(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> It
             "--user=inspector",
         )  # fmt: skip
         kubeconfig = stage.folder / "inspector.kubeconfig"
-        kubeconfig.write_text(cluster.user("inspector"))
+        kubeconfig.write_text(cluster.create_user("inspector"))
         yield InUse(stage, Chart(cluster_tools, stage.folder), kubeconfig)
     finally:
         cluster.down()
@@ -237,7 +239,7 @@ def test_an_installation_with_the_values_refuses_no_agent(
 
 def test_a_missing_right_is_named(in_use: InUse) -> None:
     nobody = in_use.stage.folder / "nobody.kubeconfig"
-    nobody.write_text(in_use.cluster.user("nobody"))
+    nobody.write_text(in_use.cluster.create_user("nobody"))
     done = InUse(in_use.stage, in_use.chart, nobody).doctor()
     assert done.returncode == 1
     assert "Grant the verb list on pods" in done.stdout

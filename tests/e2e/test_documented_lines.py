@@ -80,7 +80,7 @@ def ask_why(terminal: Terminal, scene: Scene, line: Command) -> None:
 
 def be(terminal: Terminal, scene: Scene, name: str, **spaces: str) -> None:
     """Give the shell a user's kubeconfig, with a context for each namespace."""
-    config = yaml.safe_load(scene.stage.cluster.user(name))
+    config = yaml.safe_load(scene.stage.cluster.create_user(name))
     used = config["contexts"][0]["context"]
     config["contexts"] = [
         {"name": each, "context": {**used, "namespace": space}} for each, space in spaces.items()

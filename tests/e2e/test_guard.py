@@ -12,7 +12,7 @@ from app.core.errors import ClusterError
 from app.devcluster.cluster import LocalCluster
 from app.kube import enforcement_canary, enforcement_probes
 from app.kube.client import Client
-from app.kube.event_recorder import Alarm
+from app.kube.event_recorder import EnforcementAlarm
 from tests.fakes.fake_enforcement_metrics import Guarded
 from tests.support.cluster_driver import GATE, NeverTrueError, Object, Stage, gates, pod, until
 
@@ -133,7 +133,7 @@ class Trial:
             is_applied=lambda: True,
             observing=lambda: False,
             meters=self.guarded,
-            alarm=Alarm(client, "fairgate-system"),
+            alarm=EnforcementAlarm(client, "fairgate-system"),
             publish=self._publish,
         )
 

@@ -207,7 +207,7 @@ def test_a_caller_without_rights_is_told_and_changes_nothing(nodes: Nodes) -> No
     stage = nodes.stage
     nodes.put(node("plain"))
     kubeconfig = stage.folder / "reader.kubeconfig"
-    kubeconfig.write_text(stage.cluster.user("reader"))
+    kubeconfig.write_text(stage.cluster.create_user("reader"))
     reader = Nodes(stage, kubeconfig)
     refused = reader.run("check")
     assert refused.returncode == 1

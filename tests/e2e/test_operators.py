@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.core.admission.pod_templates import by_resource, find_templates
+from app.core.admission.pod_templates import find_templates, group_by_resource
 from app.core.admission.workload_kinds import BUILT_IN, WORKLOAD_KINDS, WorkloadKind
 from app.core.errors import ClusterError, ClusterRefused
 from app.devcluster import state_dir as folders
@@ -51,7 +51,7 @@ def template_of(item: Object, path: str) -> Any:
 def gpu_pods(item: Object) -> list[Object]:
     """Return a pod for each template in an object that requests GPUs."""
     kind = KINDS[item["kind"]]
-    places = by_resource(BUILT_IN)[kind.group, kind.resource]
+    places = group_by_resource(BUILT_IN)[kind.group, kind.resource]
     templates = [each.content for each in find_templates(places, item)]
     return [built("Pod", "v1", t["spec"], t.get("metadata")) for t in templates if GPU in str(t)]
 
@@ -289,7 +289,7 @@ def test_pods_of_an_example_are_held_and_count_for_its_user(
     play_operators(yard, namespace, stored, example.operator)
 
     kind = example.kind
-    places = by_resource(BUILT_IN)[kind.group, kind.resource]
+    places = group_by_resource(BUILT_IN)[kind.group, kind.resource]
     found = find_templates(places, stored)
     assert found
     assert [each.stamp for each in found] == ["alice"] * len(found)

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from app.config.setting_parsers import HostPort
 from app.core import events as ev
-from app.core.audit.codec import line
+from app.core.audit.codec import entry_line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
@@ -45,7 +45,7 @@ from app.ports.forecasts import Simulations
 from app.sim.cluster.virtual_cluster import held_pod
 from app.web.api.route_context import RouteContext
 from app.web.api.stream import StreamTiming
-from app.web.health import SERVES
+from app.web.health import NOT_DRAINING
 from app.web.server.server import Listener, Servers
 from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
@@ -77,11 +77,11 @@ def running(name: str, namespace: str, user: str, pool: str, node: str, devices:
     return replace(
         pod,
         gates=(),
-        release="1.1",
+        release_annotation="1.1",
         node=NodeName(node),
         pool=PoolName(pool),
         phase=Phase.RUNNING,
-        started=NOW,
+        started_at=NOW,
     )
 
 
@@ -106,7 +106,7 @@ class ApiCluster:
     simulations: Simulations | None = None
 
     def __post_init__(self) -> None:
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(emits_audit_records=False))
         self.view = WebhookCache((ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS))
 
     async def open(self) -> None:
@@ -122,24 +122,24 @@ class ApiCluster:
 
     def app(self, rhythm: StreamTiming | None = None) -> FastAPI:
         """Return the REST app."""
-        return described_app(self.context(), {SERVES: lambda: self.stays}, rhythm)
+        return described_app(self.context(), {NOT_DRAINING: lambda: self.stays}, rhythm)
 
     def context(self) -> RouteContext:
         """Return the context of the routes."""
         return replace(
             context(self.rights),
             engine=self.engine,
-            seen_whole=lambda: self.view.ready,
+            is_synced=lambda: self.view.is_ready,
             now=lambda: self.now,
             view=self.view,
             queues=FakeQueues(self.engine),
             leader_message=lambda: self.leader_message,
             leader_state_read=lambda: self.leader_state_read,
             store_reachable=lambda: self.reachable,
-            age=lambda: self.age,
+            data_age=lambda: self.age,
             enforcement=lambda: self.enforcement,
-            runs=self.past,
-            chain=FakeTrail(self.stream),
+            usage_records=self.past,
+            audit_reader=FakeTrail(self.stream),
             resources=self.resources,
             events=self.events,
             simulations=self.simulations,
@@ -254,7 +254,7 @@ def record_releases(
         }
         record = AuditRecord(at, EntryType.RELEASED, facts | {"waited": waited})
         entry = seal(stream.last(), 1, record)
-        stream.rows.append((entry.number, line(entry)))
+        stream.rows.append((entry.number, entry_line(entry)))
 
 
 class Served:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.core.audit.codec import SignedHead, line, read
+from app.core.audit.codec import SignedHead, entry_line, parse_line
 from app.core.audit_entry import Entry, Head
 from app.core.errors import EpochStale, StoreFull, StoreUnavailable
 from app.ports.audit import Batch, StreamTail
@@ -58,11 +58,11 @@ class Stream:
         return sum(len(text) for _, text in self.rows)
 
     def entries(self) -> list[Entry]:
-        found = [read(text) for _, text in self.rows]
+        found = [parse_line(text) for _, text in self.rows]
         return [each for each in found if isinstance(each, Entry)]
 
     def last(self) -> Head:
-        found = read(self.rows[-1][1]) if self.rows else None
+        found = parse_line(self.rows[-1][1]) if self.rows else None
         return found.head if isinstance(found, Entry) else Head()
 
 
@@ -72,14 +72,14 @@ class FakeTrail:
     def __init__(self, stream: Stream | None = None) -> None:
         self.stream = stream or Stream()
 
-    async def ending(self) -> StreamTail:
+    async def read_tail(self) -> StreamTail:
         stream = self._answering()
         return StreamTail(stream.last(), stream.top, stream.signed, stream.size)
 
-    async def room(self) -> int:
+    async def read_memory_limit(self) -> int:
         return self._answering().most
 
-    async def lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
+    async def read_lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
         return tuple(row for row in self._answering().rows if row[0] > after)[:limit]
 
     async def append(self, batch: Batch) -> bool:
@@ -87,23 +87,23 @@ class FakeTrail:
         if stream.epoch > batch.epoch:
             raise EpochStale(f"a leader with epoch {stream.epoch} has written")
         last = stream.last()
-        if last == batch.signed.head:
-            stream.signed, stream.epoch = batch.signed, batch.epoch
+        if last == batch.signed_head.head:
+            stream.signed, stream.epoch = batch.signed_head, batch.epoch
             return True
         if last != batch.after:
             return False
-        if stream.most and not batch.keep and stream.size >= stream.most:
+        if stream.most and not batch.first_kept_number and stream.size >= stream.most:
             raise StoreFull("the store is out of memory")
-        if batch.aside:
+        if batch.moves_stream_away:
             stream.aside, stream.rows = stream.rows, []
         elif batch.entries and batch.entries[0].number <= stream.top:
             return False
-        stream.rows += [(each.number, line(each)) for each in batch.entries]
-        stream.rows = [row for row in stream.rows if row[0] >= batch.keep]
-        for key, text in (note for each in batch.entries for note in each.record.notes):
+        stream.rows += [(each.number, entry_line(each)) for each in batch.entries]
+        stream.rows = [row for row in stream.rows if row[0] >= batch.first_kept_number]
+        for key, text in (note for each in batch.entries for note in each.record.audit_markers):
             stream.note(key, text)
-        stream.signed, stream.epoch = batch.signed, batch.epoch
-        stream.top = batch.signed.head.number
+        stream.signed, stream.epoch = batch.signed_head, batch.epoch
+        stream.top = batch.signed_head.head.number
         if stream.deaf:
             raise StoreUnavailable("the answer got lost")
         return True
@@ -128,11 +128,11 @@ class FakeAnchor(FakeEpochs):
         super().__init__()
         self.head: SignedHead | None = None
 
-    async def anchored(self) -> SignedHead | None:
+    async def read_anchored_head(self) -> SignedHead | None:
         self._answer()
         return self.head
 
-    async def anchor(self, epoch: int, signed: SignedHead) -> None:
+    async def anchor_head(self, epoch: int, signed: SignedHead) -> None:
         self._answer()
         if self.kept > epoch:
             raise EpochStale(f"epoch {self.kept} has been claimed")
@@ -161,7 +161,7 @@ class Copies:
     slow: bool = False
     waiting: list[str] = field(default_factory=list)
 
-    async def copied(self) -> int | None:
+    async def read_last_copied(self) -> int | None:
         if not self.knows:
             return None
         return max((each.number for each in self.entries()), default=0)
@@ -174,5 +174,5 @@ class Copies:
         self.waiting.clear()
 
     def entries(self) -> list[Entry]:
-        found = [read(text) for text in self.lines]
+        found = [parse_line(text) for text in self.lines]
         return [each for each in found if isinstance(each, Entry)]

@@ -42,7 +42,7 @@ class People:
         verbs, names = (verb, "*"), ("", name)
         return any((v, what, n) in granted for v in verbs for n in names)
 
-    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+    async def allows_path(self, identity: Identity, verb: str, path: str) -> bool:
         return (verb, path, "") in self.rights.get(identity.name, set())
 
 
@@ -82,6 +82,6 @@ class Rights:
         granted = self.everything or bool({(verb, whole), (verb, what)} & self.granted)
         return identity.name == self.name and granted
 
-    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+    async def allows_path(self, identity: Identity, verb: str, path: str) -> bool:
         granted = self.everything or (verb, path) in self.granted
         return identity.name == self.name and granted

@@ -35,12 +35,14 @@ class FakeKeeper:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def keep(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
+    async def store_checkpoint(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
         await self._answer()
         if name in self.tenants:
             self.kept[name] = checkpoint
 
-    async def keep_others(self, checkpoints: Mapping[TenantName, TenantCheckpoint]) -> None:
+    async def store_other_checkpoints(
+        self, checkpoints: Mapping[TenantName, TenantCheckpoint]
+    ) -> None:
         await self._answer()
         version, self._version = self._version, None
         if version not in (None, self.map.version):
@@ -48,7 +50,7 @@ class FakeKeeper:
         self._version = self.map.version = self.map.version + 1
         self.map.kept = dict(checkpoints)
 
-    async def read_others(self) -> Mapping[TenantName, TenantCheckpoint]:
+    async def read_other_checkpoints(self) -> Mapping[TenantName, TenantCheckpoint]:
         self._version = self.map.version
         return self.map.kept
 

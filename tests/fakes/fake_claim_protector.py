@@ -18,12 +18,12 @@ class FakeClaims:
 
     async def protect(self, ref: ClaimAddress) -> None:
         claim = self._find(ref)
-        if claim.terminating and not claim.protected:
+        if claim.terminating and not claim.has_finalizer:
             raise ClusterRefused("no new finalizers can be added", 422)
-        self._write(replace(claim, protected=True), changes=False)
+        self._write(replace(claim, has_finalizer=True), changes=False)
 
-    async def stamp(self, ref: ClaimAddress) -> ResourceClaim:
-        """Record a release, as `ClaimFinalizers.stamp` does."""
+    async def stamp_release(self, ref: ClaimAddress) -> ResourceClaim:
+        """Record a release, as `ClaimFinalizers.stamp_release` does."""
         return self._write(self._find(ref))
 
     def _find(self, ref: ClaimAddress) -> ResourceClaim:
@@ -36,17 +36,17 @@ class FakeClaims:
 
     async def unprotect(self, ref: ClaimAddress, version: str) -> None:
         claim = self.claims.get((ref.namespace, ref.name))
-        if claim is None or claim.uid != ref.uid or claim.version != version:
+        if claim is None or claim.uid != ref.uid or claim.resource_version != version:
             return
         if claim.terminating:
             del self.claims[claim.key]
         else:
-            self._write(replace(claim, protected=False))
+            self._write(replace(claim, has_finalizer=False))
 
     def _write(self, claim: ResourceClaim, *, changes: bool = True) -> ResourceClaim:
         known = self.claims[claim.key]
-        if changes or known.protected != claim.protected:
+        if changes or known.has_finalizer != claim.has_finalizer:
             self._writes += 1
-            claim = replace(claim, version=f"w{self._writes}")
+            claim = replace(claim, resource_version=f"w{self._writes}")
         self.claims[claim.key] = claim
         return claim

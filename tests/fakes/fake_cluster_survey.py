@@ -35,7 +35,7 @@ class FakeSurvey:
         found = self.lists.get(collection, ())
         return next((item for item in found if item["metadata"]["name"] == name), None)
 
-    async def pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
+    async def list_pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
         self._check(path)
         items = self.lists.get(path, [])
         for start in range(0, len(items), size):

@@ -12,8 +12,8 @@ class Guarded:
         self.restores: Counter[str] = Counter()
         self.trials: dict[str, list[bool | None]] = {}
 
-    def restored(self, kind: str) -> None:
+    def count_restore(self, kind: str) -> None:
         self.restores[kind] += 1
 
-    def checked(self, check: str, well: bool | None) -> None:
+    def set_check_result(self, check: str, well: bool | None) -> None:
         self.trials.setdefault(check, []).append(well)

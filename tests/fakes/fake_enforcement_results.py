@@ -18,17 +18,17 @@ class FakeEnforcementResults:
         self.result: EnforcementResult | None = None
         self.renewed = Millis(0)
 
-    async def post(self, result: EnforcementResult) -> None:
+    async def store_result(self, result: EnforcementResult) -> None:
         self._answer()
         self.result = result
 
-    async def renew(self, at: Millis) -> None:
+    async def record_heartbeat(self, at: Millis) -> None:
         self._answer()
         self.renewed = at
 
-    async def read(self) -> EnforcementResult | None:
+    async def read_result(self) -> EnforcementResult | None:
         self._answer()
-        return self.result and replace(self.result, renewed=self.renewed)
+        return self.result and replace(self.result, last_heartbeat=self.renewed)
 
     def _answer(self) -> None:
         if self.memory.down:

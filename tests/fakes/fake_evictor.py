@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from app.core.effects import Adopt, GiveReclaimNotice, PodRef, WithdrawReclaimNotice
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.model import Millis, Uid
-from app.core.well_known import ADOPTED, ANNOTATION_RECLAIM_AT
+from app.core.well_known import ANNOTATION_RECLAIM_AT, RELEASE_ADOPTED
 
 
 @dataclass
@@ -45,15 +45,15 @@ class FakeCorrector:
             return
         if pod.uid != order.ref.uid:
             raise ClusterRefused("uid: field is immutable", 422)
-        pod.stamp = ADOPTED
+        pod.stamp = RELEASE_ADOPTED
         pod.labels |= order.labels
 
-    async def give(self, order: GiveReclaimNotice) -> None:
+    async def give_notice(self, order: GiveReclaimNotice) -> None:
         pod = self._find(order.ref)
         if pod is not None and pod.uid == order.ref.uid:
-            pod.annotations[ANNOTATION_RECLAIM_AT] = str(order.ends)
+            pod.annotations[ANNOTATION_RECLAIM_AT] = str(order.ends_at)
 
-    async def withdraw(self, order: WithdrawReclaimNotice) -> None:
+    async def withdraw_notice(self, order: WithdrawReclaimNotice) -> None:
         pod = self._find(order.ref)
         if pod is not None and pod.uid == order.ref.uid:
             pod.annotations.pop(ANNOTATION_RECLAIM_AT, None)
@@ -75,7 +75,7 @@ class FakeCorrector:
             del self.pods[ref.namespace, ref.name]
             self.deleted.append(ref.name)
 
-    async def kept(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
+    async def find_unevictable(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
         there = [(ref.uid, pod) for ref in refs if (pod := self._find(ref)) is not None]
         guarded = [(uid, pod.budget) for uid, pod in there if pod.uid == uid and pod.budget]
         answer = {
@@ -99,7 +99,7 @@ class FakeInstallation:
     def __init__(self, since: Millis | None = None) -> None:
         self.kept = since
 
-    async def since(self, now: Millis) -> Millis:
+    async def ensure_install_time(self, now: Millis) -> Millis:
         if self.kept is None:
             self.kept = now
         return self.kept

@@ -12,8 +12,8 @@ class FakeForecasts:
     def estimate(self, uid: Uid) -> Estimate | None:
         return None
 
-    def withheld(self, uid: Uid) -> str:
+    def missing_estimate_reason(self, uid: Uid) -> str:
         return "There is no estimate yet."
 
-    def estimate_of(self, seconds: float, at: Millis) -> Estimate | None:
+    def estimate_from_wait(self, seconds: float, at: Millis) -> Estimate | None:
         return None

@@ -17,14 +17,14 @@ class FakeLeaderState:
         self.memory = memory or Memory()
         self.posted = 0
 
-    async def post(self, leader_message: LeaderStateMessage) -> None:
+    async def store_message(self, leader_message: LeaderStateMessage) -> None:
         self._answer()
         if self.memory.floor > leader_message.epoch:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
         self.memory.leader_message = leader_message
         self.posted += 1
 
-    async def read(self) -> LeaderStateMessage | None:
+    async def read_message(self) -> LeaderStateMessage | None:
         self._answer()
         return self.memory.leader_message
 

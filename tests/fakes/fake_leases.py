@@ -99,12 +99,12 @@ class FakeLeadership:
         self.ended.clear()
         return self._election.transitions
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return 0.0 if self.ended.is_set() else 60.0
 
-    async def lost(self) -> None:
+    async def wait_until_lost(self) -> None:
         await self.ended.wait()
 
-    async def give_up(self) -> None:
+    async def release_lease(self) -> None:
         if self._election.holder is self:
             await self._election.lapse()

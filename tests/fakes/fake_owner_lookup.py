@@ -16,7 +16,7 @@ class FakeOwners:
         self.silent = False
         """No request gets through."""
 
-    async def missing(self, namespace: str, name: str, uid: str) -> str:
+    async def find_missing_owner(self, namespace: str, name: str, uid: str) -> str:
         self.asked.append(name)
         if self.silent:
             raise ClusterUnavailable("no answer")
@@ -30,7 +30,7 @@ class FakeDeviceUse:
         self.parts: dict[tuple[str, str], float] | None = {}
         self.spans: list[int] = []
 
-    async def busiest(self, seconds: int) -> Mapping[tuple[str, str], float]:
+    async def read_peak_device_use(self, seconds: int) -> Mapping[tuple[str, str], float]:
         self.spans.append(seconds)
         if self.parts is None:
             raise ClusterUnavailable("no answer")

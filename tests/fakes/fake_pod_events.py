@@ -22,7 +22,7 @@ class FakePodEvents:
     def add(self, namespace: str, name: str, event: PodEvent) -> None:
         self._events.setdefault((namespace, name), []).append(event)
 
-    async def of_pod(self, namespace: str, name: str, limit: int) -> EventList:
+    async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
         self.reads += 1
         if self.waits is not None:
             await self.waits.wait()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from app.core.effects import PodRef, Release
 from app.core.errors import ClusterUnavailable, PodUnyielding
 from app.core.model import ReleaseOutcome
-from app.core.release_patch import fence_of
-from app.core.well_known import HELD
+from app.core.release_patch import release_fence
+from app.core.well_known import RELEASE_HELD
 
 
 @dataclass
@@ -17,7 +17,7 @@ class StoredPod:
     """The fields of a pod that a release reads."""
 
     uid: str
-    stamp: str = HELD
+    stamp: str = RELEASE_HELD
     held: bool = True
     finished: bool = False
     labels: dict[str, str] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class FakeReleaser:
         if answer is ReleaseOutcome.HELD:
             self._change(order.intent.ref)
             pod = self.pods[_key(order.intent.ref)]
-            if pod.stamp == order.tested:
-                pod.stamp = fence_of(order)
+            if pod.stamp == order.expected_annotation:
+                pod.stamp = release_fence(order)
         return answer
 
     async def fence(self, ref: PodRef, epoch: int) -> ReleaseOutcome:
@@ -67,7 +67,7 @@ class FakeReleaser:
         answer = self._judge(ref)
         if answer is ReleaseOutcome.HELD:
             self._change(ref)
-            self.pods[_key(ref)].stamp = f"{HELD}@{epoch}"
+            self.pods[_key(ref)].stamp = f"{RELEASE_HELD}@{epoch}"
         return answer
 
     def _change(self, ref: PodRef) -> None:
@@ -78,7 +78,12 @@ class FakeReleaser:
         """Apply a release patch as the API server does; False if one of its tests fails."""
         ref = order.intent.ref
         pod = self.pods.get(_key(ref))
-        if pod is None or pod.uid != ref.uid or not pod.held or pod.stamp != order.tested:
+        if (
+            pod is None
+            or pod.uid != ref.uid
+            or not pod.held
+            or pod.stamp != order.expected_annotation
+        ):
             return False
         pod.held = False
         pod.stamp = order.stamp

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.core.engine import Engine
 from app.core.errors import StoreError
-from app.core.explain.queue_listing import Mark, QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.model import TenantName, UserName
 from app.ports.store import PendingCount, UsedAmount
 from tests.fakes.fake_store import Contents
@@ -19,18 +19,18 @@ class FakeQueues:
         self.engine = engine
         self.error: StoreError | None = None
 
-    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+    async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
         return self._contents().pending(tenant)
 
-    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+    async def read_used_amounts(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         return self._contents().used(tenant)
 
-    async def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    async def read_page(
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         return self._contents().page(tenant, users, after, limit)
 
     def _contents(self) -> Contents:
         if self.error is not None:
             raise self.error
-        return Contents.of(self.engine.writes())
+        return Contents.of(self.engine.store_writes())

@@ -14,7 +14,7 @@ class FakeRecorder:
 
     def record(self, record: AuditRecord, /) -> None:
         self.records.append(record)
-        for key, text in record.notes:
+        for key, text in record.audit_markers:
             self.note(key, text)
 
     def clear_marker(self, key: str, /) -> None:

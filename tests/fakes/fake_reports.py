@@ -25,7 +25,7 @@ class FakeReports:
         self.deaf = False
         self.delivered = 0
 
-    async def push(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
+    async def add_reports(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
         self._answer()
         self.delivered += 1
         dropped: Counter[EntryType] = Counter()
@@ -41,7 +41,7 @@ class FakeReports:
             raise StoreUnavailable("the answer was lost")
         return dropped
 
-    async def waiting(self, limit: int) -> Sequence[Report]:
+    async def read_waiting_reports(self, limit: int) -> Sequence[Report]:
         self._answer()
         return [self.kept[name] for name in sorted(self.kept)[:limit]]
 

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, ListOrder, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
-from app.core.explain.queue_listing import Mark, QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.explain.views import LeaderStateMessage
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
 from app.core.fairshare.user_queue import QueueKey
@@ -60,7 +60,7 @@ class Contents:
         length = sum(w.order is ListOrder.QUEUED for w in mine)
         return [
             QueueRow(
-                Mark(user, number <= length, QueueKey.of_rank(w.rank)),
+                PageMark(user, number <= length, QueueKey.of_rank(w.rank)),
                 w.ref,
                 w.gang,
                 w.pods,
@@ -71,15 +71,16 @@ class Contents:
         ]
 
     def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         rows = [row for user in users for row in self.queue(tenant, user)]
         if after is not None:
-            behind = not after.queued, after.queue_key
+            behind = not after.is_queued, after.queue_key
             rows = [
                 row
                 for row in rows
-                if row.mark.user != users[0] or (not row.mark.queued, row.mark.queue_key) > behind
+                if row.mark.user != users[0]
+                or (not row.mark.is_queued, row.mark.queue_key) > behind
             ]
         return tuple(rows[: max(0, limit)])
 
@@ -136,11 +137,11 @@ class FakeStore:
         self.memory = memory or Memory()
         self._epoch = 0
 
-    async def floor(self, known: int = 0) -> int:
+    async def read_epoch_floor(self, known: int = 0) -> int:
         self._answer()
         return self.memory.floor
 
-    async def claim(self, epoch: int) -> None:
+    async def claim_epoch(self, epoch: int) -> None:
         self._answer()
         if self.memory.floor > epoch:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
@@ -170,19 +171,21 @@ class FakeStore:
             self._contents().apply(write)
             self.memory.runs.apply(write)
 
-    async def intents(self) -> tuple[Intend, ...]:
+    async def read_open_intents(self) -> tuple[Intend, ...]:
         self._answer()
         return self.memory.contents.intents() if self.memory.contents else ()
 
-    async def running(self) -> tuple[UsageRecord, ...]:
+    async def read_open_usage(self) -> tuple[UsageRecord, ...]:
         self._answer()
         return self.memory.runs.running()
 
-    async def noted(self) -> Mapping[str, str] | None:
+    async def audit_markers(self) -> Mapping[str, str] | None:
         self._answer()
         return dict(self.memory.notes) if self.memory.whole else None
 
-    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+    async def restore_audit_markers(
+        self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]
+    ) -> None:
         self._answer()
         if self.memory.floor > epoch:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
@@ -192,14 +195,14 @@ class FakeStore:
             self.memory.notes = dict(notes()) | self.memory.notes
             self.memory.whole = True
 
-    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+    async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
         return self._contents().pending(tenant)
 
-    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+    async def read_used_amounts(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         return self._contents().used(tenant)
 
-    async def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    async def read_page(
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         return self._contents().page(tenant, users, after, limit)
 

@@ -60,11 +60,11 @@ class FakeRuns:
     floor: int = 0
     fails: bool = False
 
-    async def running(self) -> tuple[UsageRecord, ...]:
+    async def read_open_usage(self) -> tuple[UsageRecord, ...]:
         self._answer()
         return self.runs.running()
 
-    async def ran(self, after: Millis) -> AsyncIterator[UsageRecord]:
+    async def read_ended_usage(self, after: Millis) -> AsyncIterator[UsageRecord]:
         self._answer()
         for run in sorted(self.runs.ended.values(), key=lambda run: (run.end or 0, run.id)):
             if (run.end or 0) > after:

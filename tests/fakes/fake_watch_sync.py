@@ -34,11 +34,11 @@ class FakeEpochs:
         self.silent = False
         self.leading: int | None = None
 
-    async def floor(self) -> int:
+    async def read_epoch_floor(self) -> int:
         self._answer()
         return self.kept
 
-    async def claim(self, epoch: int) -> None:
+    async def claim_epoch(self, epoch: int) -> None:
         self._answer()
         if epoch <= self.kept:
             raise EpochStale(f"epoch {self.kept} is claimed already")
@@ -47,7 +47,7 @@ class FakeEpochs:
     def start_term(self, epoch: int) -> None:
         self.leading = epoch
 
-    async def end(self) -> None:
+    async def end_term(self) -> None:
         self.leading = None
 
     def _answer(self) -> None:

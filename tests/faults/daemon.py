@@ -10,7 +10,7 @@ import redis
 
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.processes import ChildProcess, Program, is_alive
-from app.devcluster.readiness import until
+from app.devcluster.readiness import wait_until
 
 READY_SECONDS = 60.0
 
@@ -66,7 +66,7 @@ class RedisDaemon(Daemon):
         if empty and not self.alive:
             self._dump.unlink(missing_ok=True)
         super().start()
-        until({"Redis": self.answers}, seconds=READY_SECONDS)
+        wait_until({"Redis": self.answers}, seconds=READY_SECONDS)
 
     def restart(self, *, empty: bool = True) -> None:
         """Kill and start Redis, with its data (and an answer given late) or empty."""

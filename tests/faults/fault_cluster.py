@@ -22,7 +22,7 @@ from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.control_plane import ControlPlane
 from app.devcluster.fairgate_install import KINDS
 from app.devcluster.processes import last_lines
-from app.devcluster.readiness import denies, has_ca, holds, until
+from app.devcluster.readiness import has_ca, is_enforcing, is_pod_held, wait_until
 from app.devcluster.redis_server import start_redis
 from app.kube.enforcement_probes import NAMESPACE as CANARY
 from tests.faults import starting
@@ -131,9 +131,9 @@ class Rig:
             if program.role == "webhook":
                 managed, exempt = self._installation.managed, self._installation.exempt
                 conditions["its CA in the webhook's configuration"] = lambda: has_ca(api)
-                conditions["policies that deny"] = lambda: denies(api)
-                conditions["a held pod"] = lambda: holds(api, managed, exempt)
-            until(
+                conditions["policies that deny"] = lambda: is_enforcing(api)
+                conditions["a held pod"] = lambda: is_pod_held(api, managed, exempt)
+            wait_until(
                 conditions,
                 seconds=PATIENCE,
                 check=lambda: self.cluster.processes.check([program.process]),

@@ -91,7 +91,7 @@ def simulate(window: Window, works: Sequence[SimulatedWorkload]) -> list[Timelin
         policy=window.policy,
     )
     for work in works:
-        world.add(work)
+        world.add_workload(work)
     world.advance_to(window.until)
     return world.timeline
 

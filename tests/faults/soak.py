@@ -20,7 +20,7 @@ from pathlib import Path
 
 from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from tests.faults.actions import FAULTS
 from tests.faults.fault_cluster import Rig, open_rig
 from tests.faults.load import Load
@@ -148,7 +148,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix=f"fairgate-soak-{seed}-"))
     cluster = LocalCluster(folders.own_folder("soak"))
     began = time.monotonic()
-    with orderly(), open_rig(cluster, folder) as rig:
+    with signals_as_interrupt(), open_rig(cluster, folder) as rig:
         soak = Soak(rig, folder, seed, told.minutes)
         try:
             soak.play()

@@ -28,8 +28,8 @@ SILENCE = 120.0
 REQUEST_SECONDS = 30.0
 LABEL = "example.com/job"
 
-_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
-_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
+_change = msgspec.json.Decoder(objects.WatchEvent[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.MetadataOnly])
 
 
 class Diary:
@@ -49,7 +49,7 @@ class Diary:
         """Record that the pods of a job are being created."""
         self.timeline.append(rigid_entry(at, TimelineStep.SUBMITTED, work))
 
-    def hear(self, change: objects.Change[objects.PodObject], at: Millis) -> str:
+    def hear(self, change: objects.WatchEvent[objects.PodObject], at: Millis) -> str:
         """Process one line of the watch; return its resource version."""
         if change.type == "ERROR":
             raise ClusterUnavailable("the watch was ended by the API server")

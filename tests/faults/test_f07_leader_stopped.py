@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from app.core.release_patch import fenced
+from app.core.release_patch import fence_annotation
 from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
 from tests.support.cluster_driver import pod, stamp, tenant
@@ -45,7 +45,7 @@ def test_f07_stale_patch_does_not_release_what_the_next_leader_holds(rig: Rig) -
     rig.took("another leads", rig.until("another leads", lambda: rig.leader() is new))
     epoch = new.metric("fairgate_leader_epoch")
     assert epoch is not None
-    mark = fenced(int(epoch))
+    mark = fence_annotation(int(epoch))
     rig.until("it is fenced", lambda: stamp(rig.stage.pods(ours)[0]) == mark)
     goes_on(rig, old, new, "p")
     assert rig.stage.held(ours) == ["p"]

@@ -13,7 +13,7 @@ from typing import Any
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.go_build import SOURCE
 from app.devcluster.processes import Program, is_alive, last_lines
-from app.devcluster.readiness import until
+from app.devcluster.readiness import wait_until
 from app.devcluster.redis_server import URL as REDIS
 
 READY_SECONDS = 60.0
@@ -35,7 +35,7 @@ class Watching:
         environment[REDIS] = redis  # contains the password, so it must not be on the command line
         self._process = self._processes.start(Program(name, tuple(argv), environment))
         self.log = self._processes.log(name)
-        until(
+        wait_until(
             {"the observer": lambda: "watching" in self.log.read_text().split()},
             seconds=READY_SECONDS,
             check=lambda: self._processes.check([self._process]),

@@ -22,7 +22,7 @@ from app.core.policy import Policy
 from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
-from app.devcluster.signals import orderly
+from app.devcluster.signals import signals_as_interrupt
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry
 from loadtest.philly import TRACES
 from tests.faults.fault_cluster import Rig, open_rig
@@ -93,7 +93,7 @@ def _on_cluster(
     folder = Path(tempfile.mkdtemp(prefix="fairgate-window-"))
     cluster = LocalCluster(folders.own_folder("window"))
     size = ClusterOptions(nodes=nodes(window.gpus), gpus=GPUS_OF_NODE, fairgate=False)
-    with orderly(), open_rig(cluster, folder, size) as rig:
+    with signals_as_interrupt(), open_rig(cluster, folder, size) as rig:
         rig.begin(folder)
         people = _prepare(rig, window, works, folder)
         rig.start("controller")
@@ -128,7 +128,7 @@ def _prepare(
         for user in sorted(users):
             people[user] = folder / f"{user}.kubeconfig"
             people[user].touch(0o600)
-            people[user].write_text(rig.cluster.user(user))
+            people[user].write_text(rig.cluster.create_user(user))
     return people
 
 

@@ -12,7 +12,7 @@ from app.config import settings
 from app.core.errors import ClusterError
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.fairgate_install import NAMESPACE
-from app.kube.enforcement_spec import CONFIG_MAP, differences, identity
+from app.kube.enforcement_spec import CONFIG_MAP, desired_metadata, differences
 from tests.support.chart import ASKED, RESTRICTED, ROLES, Chart, Object, enforced, make, of_kind
 
 DRY_RUN = "--dry-run=server"
@@ -39,7 +39,7 @@ def test_policies_and_webhooks_state_all_defaults(installed: LocalCluster) -> No
     for each in documents:
         name = each["metadata"]["name"]
         live = json.loads(installed.kubectl("get", each["kind"], name, "-o", "json"))
-        assert differences(live, {**each, "metadata": identity(each)}) == [], name
+        assert differences(live, {**each, "metadata": desired_metadata(each)}) == [], name
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -153,7 +153,7 @@ def test_user_is_known_by_name_and_group_and_has_no_right(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     kubeconfig = tmp_path / "alice"
-    kubeconfig.write_text(cluster.user("alice", ["team-a"]))
+    kubeconfig.write_text(cluster.create_user("alice", ["team-a"]))
     asked = json.loads(
         cluster.kubectl("--kubeconfig", str(kubeconfig), "auth", "whoami", "-o", "json")
     )

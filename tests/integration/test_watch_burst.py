@@ -52,7 +52,7 @@ class Ledger:
     async def put(self, event: ClusterEvent, /) -> None:
         match event:
             case PodObserved(pod=pod):
-                self.pods[pod.uid].append(pod.release)
+                self.pods[pod.uid].append(pod.release_annotation)
             case PodGone(uid=uid):
                 self.pods[uid].append(GONE)
                 self.gone += 1
@@ -125,7 +125,7 @@ async def test_watch_loses_nothing_while_pods_are_created_as_fast_as_the_server_
     ledger = Ledger()
     client = await Client.connect(cluster.kubeconfig, pool_size=CONNECTIONS + 1)
     burst = Burst(client)
-    [watch] = sources.watches(
+    [watch] = sources.new_reflectors(
         client,
         ledger,
         lambda: Millis(0),

@@ -50,7 +50,7 @@ class Bench:
 
     @asynccontextmanager
     async def watching(self, timing: Timing = QUICK) -> AsyncIterator[Reflector[Any]]:
-        [watch] = sources.watches(
+        [watch] = sources.new_reflectors(
             self._client,
             self.heard,
             lambda: Millis(0),
@@ -147,7 +147,7 @@ async def test_short_break_costs_no_list_and_no_event(bench: Bench) -> None:
         await bench.make("a")
         bench.cable.mend()
         await bench.heard.until(pod("a"))
-        assert watch.lists == 1
+        assert watch.list_count == 1
         assert not any(map(stale, bench.heard.events))
 
 
@@ -159,7 +159,7 @@ async def test_pod_deleted_while_nobody_watched_is_found_gone(bench: Bench) -> N
         bench.cable.cut()
         at = await bench.heard.until(stale, at)
         await bench.delete("a")
-        assert not watch.fresh
+        assert not watch.is_fresh
         bench.cable.mend()
         at = await bench.heard.until(gone, at)
         await bench.heard.until(fresh, at)
@@ -183,7 +183,7 @@ async def test_watch_goes_on_when_the_server_ends_it(bench: Bench) -> None:
             await bench.make(name)
             await bench.heard.until(pod(name), at)
             await asyncio.sleep(1.0)  # the server's own time limit
-        assert watch.lists == 1
+        assert watch.list_count == 1
         assert not any(map(stale, bench.heard.events))
 
 
@@ -195,12 +195,12 @@ async def test_catching_up_shows_what_a_dead_connection_kept_back(bench: Bench) 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(asked), 1.0)
         assert not any(map(pod("a"), bench.heard.events))
-        assert watch.fresh  # by its own knowledge
+        assert watch.is_fresh  # by its own knowledge
         bench.cable.thaw()
         await asked
         shown = next(n for n, event in enumerate(bench.heard.events) if pod("a")(event))
         assert stale(bench.heard.events[shown - 1])  # a list does not prove the earlier changes
-        assert watch.fresh
+        assert watch.is_fresh
 
 
 async def test_catching_up_finds_what_is_gone(bench: Bench) -> None:
@@ -224,7 +224,7 @@ async def test_a_long_list_is_not_read_whole_to_catch_up(bench: Bench) -> None:
         assert any(map(pod("late"), bench.heard.events))
         await bench.make_other()
         await watch.catch_up()  # pods did not change since, so only a bookmark can confirm it
-        assert watch.lists == 1
+        assert watch.list_count == 1
         assert not any(map(stale, bench.heard.events))
 
 
@@ -235,4 +235,4 @@ async def test_a_watch_that_gets_nowhere_lists_to_catch_up(bench: Bench) -> None
         await bench.make("late")
         await watch.catch_up()
         assert any(map(pod("late"), bench.heard.events))
-        assert watch.lists <= 2
+        assert watch.list_count <= 2

@@ -18,7 +18,7 @@ from app.core.policy import Mode
 from app.devcluster.cluster import LocalCluster
 from app.kube.client import Client
 from app.kube.enforcement_apply import Restorer
-from app.kube.enforcement_spec import BINDING, PATHS, Object, field, identity
+from app.kube.enforcement_spec import BINDING, PATHS, Object, content_field, desired_metadata
 from tests.support.enforcement_fixture import (
     MUTATING,
     POLICY,
@@ -160,7 +160,7 @@ async def test_a_replica_that_stays_ahead_for_ever_is_none(kept: Kept) -> None:
     async def is_new(ca_pem: bytes) -> bool:
         return True
 
-    async with kept.keeping(pace=replace(QUICK, ca=0.5), ca=lambda: old, is_ours=is_new):
+    async with kept.keeping(pace=replace(QUICK, ca_wait=0.5), ca=lambda: old, is_ours=is_new):
         await kept.settle()
         forged = base64.b64encode(old + old).decode()
         for kind in (MUTATING, VALIDATING):
@@ -178,7 +178,7 @@ async def test_a_replica_that_stays_ahead_for_ever_is_none(kept: Kept) -> None:
 async def test_nothing_is_enforced_before_the_mode_is_known(kept: Kept) -> None:
     kept.observes = None
     counting = Counting(kept.client)
-    async with kept.keeping(counting, replace(QUICK, mode=3600.0)):
+    async with kept.keeping(counting, replace(QUICK, mode_wait=3600.0)):
         kept.observes = True
         await kept.settle()
         assert await weakened(kept)
@@ -186,7 +186,7 @@ async def test_nothing_is_enforced_before_the_mode_is_known(kept: Kept) -> None:
 
 async def test_a_mode_that_nobody_tells_is_to_enforce(kept: Kept) -> None:
     kept.observes = None
-    async with kept.keeping(pace=replace(QUICK, mode=0.1)):
+    async with kept.keeping(pace=replace(QUICK, mode_wait=0.1)):
         objects = await kept.settle()
     assert objects[BINDING]["spec"]["validationActions"] == ["Deny"]
 
@@ -281,7 +281,7 @@ async def test_whoever_proves_is_told_that_something_was_put_back(kept: Kept) ->
         before = (await kept.settle())[POLICY]
 
         async def has_looked() -> bool:
-            return watchdog.has_looked
+            return watchdog.has_checked_all
 
         await until(has_looked)
         assert not told
@@ -364,8 +364,8 @@ async def write_live_documents(kept: Kept) -> None:
     async with kept.keeping():
         live = await kept.settle()
     kept.documents = [
-        {key: live[kind][key] for key in ("apiVersion", "kind", field(kind))}
-        | {"metadata": identity(live[kind])}
+        {key: live[kind][key] for key in ("apiVersion", "kind", content_field(kind))}
+        | {"metadata": desired_metadata(live[kind])}
         for kind in PATHS
     ]
     await kept.write()
@@ -380,7 +380,7 @@ async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: b
     async with kept.keeping(counting) as watchdog:
 
         async def has_looked() -> bool:
-            return watchdog.has_looked
+            return watchdog.has_checked_all
 
         await until(has_looked)
         await kept.settle()
@@ -462,7 +462,7 @@ async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: K
     had_looked: list[bool] = []
 
     async def unreached() -> str:
-        had_looked.append(watchdog.has_looked)
+        had_looked.append(watchdog.has_checked_all)
         return "" if reached else "no answer"
 
     async with kept.keeping(unreached=unreached) as watchdog:
@@ -621,7 +621,7 @@ async def test_what_goes_while_it_is_written_is_not_made_anew(kept: Kept, kind: 
     wanted["metadata"] = {"name": live["metadata"]["name"], "labels": {"a": "b"}, "annotations": {}}
     await kept.client.request("DELETE", kept.path(kind))
     with pytest.raises(ClusterRefused) as caught:
-        await Restorer(kept.client, "fairgate-webhook").put_back(kept.path(kind), live, wanted)
+        await Restorer(kept.client, "fairgate-webhook").restore(kept.path(kind), live, wanted)
     assert caught.value.status == 409
     assert await kept.get(kept.path(kind)) is None
 

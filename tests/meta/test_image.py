@@ -162,7 +162,7 @@ from app.kube.client import Client
 from app.core.kubeconfig import KubeconfigOptions
 from app.kubectl import connect
 asyncio.run(Client.connect({str(kubeconfig)!r}))
-connect.through(KubeconfigOptions({str(kubeconfig)!r}))
+connect.kubeconfig_client(KubeconfigOptions({str(kubeconfig)!r}))
 """
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],

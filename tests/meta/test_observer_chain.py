@@ -27,7 +27,7 @@ def entries(*records: tuple[EntryType, dict[str, Any]], after: Head | None = Non
         entry: Entry = seal(head, 1, AuditRecord(Millis(at), entry_type, facts))
         head = entry.head
         line = {"number": entry.number, "epoch": 1, "at": at, "deed": entry_type.value}
-        lines.append({**line, "facts": facts, "before": entry.before, "hash": entry.hash})
+        lines.append({**line, "facts": facts, "before": entry.previous_hash, "hash": entry.hash})
     return lines
 
 

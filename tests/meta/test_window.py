@@ -109,7 +109,7 @@ def test_who_is_missing_on_one_side_held_nothing_there() -> None:
 
 
 def line(pod: str, job: str, *, gates: int = 0, phase: str = "Pending", kind: str = "MODIFIED"):
-    return objects.Change(
+    return objects.WatchEvent(
         kind,
         objects.PodObject(
             objects.OwnedMetadata(name=pod, labels={LABEL: job}, resource_version="7"),

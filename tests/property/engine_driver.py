@@ -42,7 +42,7 @@ from app.core.model import (
 )
 from app.core.policy import Policy
 from app.core.quantities import PODS, ManagedResources
-from app.core.well_known import GATE, HELD
+from app.core.well_known import GATE, RELEASE_HELD
 from tests.property.reference_engine import Job, Naive, Rules, Site, Team
 
 GPU = "nvidia.com/gpu"
@@ -117,7 +117,7 @@ class Drive:
     _doomed: dict[str, tuple[list[EvictForReclaim], list[Job]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.managed, EngineOptions(witnesses=None))
+        self.engine = Engine(self.managed, EngineOptions(compared_siblings=None))
         self._open()
 
     # Changes.
@@ -142,11 +142,11 @@ class Drive:
             self.pods[pod.uid] = replace(
                 pod,
                 gates=(),
-                release=f"1.{order}",
+                release_annotation=f"1.{order}",
                 node=NodeName(node),
                 pool=PoolName(pool),
                 phase=Phase.RUNNING,
-                started=Millis(released),
+                started_at=Millis(released),
             )
             self._hear(ev.PodObserved(self._at, self.pods[pod.uid]))
 
@@ -196,7 +196,7 @@ class Drive:
     def restart(self) -> None:
         """Start a new leader that receives only the current objects."""
         self.epoch += 1
-        self.engine = Engine(self.managed, EngineOptions(witnesses=None))
+        self.engine = Engine(self.managed, EngineOptions(compared_siblings=None))
         self._news = []
         self._wakes.clear()
         for pod in reversed(self.pods.values()):
@@ -313,7 +313,9 @@ class Drive:
     def _notify(self, uid: Uid, ends: Millis | None) -> None:
         pod = self.pods.get(uid)
         if pod is not None:
-            self.pods[uid] = pod = replace(pod, reclaim=replace(pod.reclaim, ends=ends))
+            self.pods[uid] = pod = replace(
+                pod, reclaim_terms=replace(pod.reclaim_terms, notice_ends_at=ends)
+            )
             self._hear(ev.PodObserved(self._at, pod))
 
     def _release(self, job: Job, releases: list[Release]) -> None:
@@ -335,11 +337,11 @@ class Drive:
             self.pods[uid] = replace(
                 self.pods[uid],
                 gates=(),
-                release=order.stamp,
+                release_annotation=order.stamp,
                 node=order.node,
                 pool=order.intent.pool,
                 phase=Phase.RUNNING,
-                started=self._at,
+                started_at=self._at,
             )
             self._hear(ev.ReleaseAnswered(self._at, uid, ReleaseOutcome.RELEASED))
             self._hear(ev.PodObserved(self._at, self.pods[uid]))
@@ -401,17 +403,17 @@ def pods_of(job: Job) -> Iterable[Pod]:
             name=uid.replace("/", "-"),
             user=UserName(job.user),
             priority=job.priority,
-            since=Millis(job.since),
+            created_at=Millis(job.since),
             demand={**{Resource(r): v for r, v in job.demand.items()}, PODS: 1},
             gates=(GATE,),
-            release=HELD,
+            release_annotation=RELEASE_HELD,
             pools=tuple(PoolName(p) for p in job.pools),
             gang=job.gang or (job.uid if job.size > 1 else ""),
             gang_size=job.gang_size or job.size,
-            gang_least=job.gang_least,
+            gang_min_count=job.gang_least,
             max_runtime=None if job.max_runtime is None else Millis(job.max_runtime),
             preemptible=job.preemptible,
-            reclaim=ReclaimTerms(Millis(job.notice)),
+            reclaim_terms=ReclaimTerms(Millis(job.notice)),
         )
 
 

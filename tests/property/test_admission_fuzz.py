@@ -19,7 +19,7 @@ from app.core.events import SourceFresh, WatchedSource
 from app.core.model import Millis
 from app.core.quantities import ManagedResources
 from app.core.well_known import GATE
-from app.web.webhook.app import Enforced, admission_app
+from app.web.webhook.app import WebhookConfig, admission_app
 from app.web.webhook.cache import WebhookCache
 from tests.support.asgi import Reply, call
 from tests.support.depth import cases
@@ -116,8 +116,8 @@ def post() -> Iterator[Any]:
 async def _app() -> ASGIApp:
     view = WebhookCache()
     await view.put(SourceFresh(Millis(0), WatchedSource.TENANTS))
-    enforced = Enforced(ManagedResources([GPU]), frozenset([EXEMPT]))
-    return admission_app(view, enforced, lambda: view.ready)
+    enforced = WebhookConfig(ManagedResources([GPU]), frozenset([EXEMPT]))
+    return admission_app(view, enforced, lambda: view.is_ready)
 
 
 async def _post(app: ASGIApp, body: bytes, path: str) -> Reply:

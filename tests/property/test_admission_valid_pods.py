@@ -18,7 +18,7 @@ import pytest
 from app.core.events import SourceFresh, WatchedSource
 from app.core.model import Millis
 from app.core.quantities import ManagedResources
-from app.web.webhook.app import Enforced, admission_app
+from app.web.webhook.app import WebhookConfig, admission_app
 from app.web.webhook.cache import WebhookCache
 from tests.support import pod_judge, valid_pods
 from tests.support.asgi import call
@@ -83,7 +83,9 @@ def test_valid_pods_are_held_if_managed_and_untouched_otherwise() -> None:
     async def run() -> None:
         view = WebhookCache()
         await view.put(SourceFresh(Millis(0), WatchedSource.TENANTS))
-        app = admission_app(view, Enforced(ManagedResources(MANAGED), frozenset()), lambda: True)
+        app = admission_app(
+            view, WebhookConfig(ManagedResources(MANAGED), frozenset()), lambda: True
+        )
         for number in range(REVIEWS):
             random = Random(f"{SEED}-{number}")
             document = review(random, valid_pods.draw(random))

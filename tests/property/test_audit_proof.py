@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.codec import SignedHead, line, read
-from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier, Gap, gap, pruned
+from app.core.audit.codec import SignedHead, entry_line, parse_line
+from app.core.audit.verifier import (
+    BrokenChain,
+    ChainVerdict,
+    ChainVerifier,
+    Gap,
+    gap_record,
+    pruning_record,
+)
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import InvalidInput
 from app.core.model import Millis
@@ -60,10 +67,10 @@ def verify(entries: list[Entry], *heads: SignedHead, copies: bool = False) -> Ch
 
 @given(chains())
 def test_an_untouched_chain_holds_as_text_too(entries: list[Entry]) -> None:
-    again = [read(line(each)) for each in entries]
+    again = [parse_line(entry_line(each)) for each in entries]
     assert again == entries
     verdict = verify(entries, signed(entries[-1]))
-    assert (verdict.entries, verdict.unsigned) == (len(entries), 0)
+    assert (verdict.entries, verdict.unsigned_entries) == (len(entries), 0)
 
 
 @given(chains(), st.data())
@@ -75,7 +82,7 @@ def test_any_changed_field_is_found(entries: list[Entry], data: st.DataObject) -
             [
                 replace(victim, number=victim.number + 1),
                 replace(victim, epoch=victim.epoch + 1),
-                replace(victim, before="f" * 64),
+                replace(victim, previous_hash="f" * 64),
                 replace(victim, hash="f" * 64),
                 replace(victim, record=replace(victim.record, at=Millis(victim.record.at + 1))),
                 replace(victim, record=replace(victim.record, entry_type=EntryType.BYPASSED)),
@@ -128,7 +135,7 @@ def test_any_insertion_is_found(
     forged = seal(entries[i - 1].head, entries[i - 1].epoch, record)
     inserted = [*entries[:i], forged, *entries[i:]]
     if i == len(entries):
-        assert verify(inserted, signed(entries[-1]), copies=True).unsigned == 1
+        assert verify(inserted, signed(entries[-1]), copies=True).unsigned_entries == 1
     if i == len(entries) or forged != entries[i]:
         with pytest.raises(BrokenChain):
             verify(inserted, signed(entries[-1]))
@@ -137,11 +144,11 @@ def test_any_insertion_is_found(
 @given(chains(), st.data())
 def test_a_changed_line_never_passes_for_another(entries: list[Entry], data: st.DataObject) -> None:
     i = data.draw(st.integers(0, len(entries) - 1))
-    text = line(entries[i])
+    text = entry_line(entries[i])
     at = data.draw(st.integers(0, len(text) - 1))
     changed = text[:at] + data.draw(st.sampled_from('0a"}{:,x')) + text[at + 1 :]
     try:
-        found = read(changed)
+        found = parse_line(changed)
     except InvalidInput:
         return
     if found == entries[i]:
@@ -157,7 +164,7 @@ def test_a_hole_passes_only_where_a_signed_gap_names_it(
 ) -> None:
     kept = data.draw(st.integers(1, len(entries) - 2))
     named = Gap(entries[kept - 1].head, entries[-1].head)
-    whole = extended(entries, gap(Millis(1), named, exact=True, why="lost"), record)
+    whole = extended(entries, gap_record(Millis(1), named, exact=True, why="lost"), record)
     stream = whole[:kept] + whole[len(entries) :]
     newest = signed(whole[-1])
     assert verify(stream, signed(entries[-1]), newest).gaps == 1
@@ -172,7 +179,7 @@ def test_a_gap_that_is_not_signed_is_not_accepted(
 ) -> None:
     kept = data.draw(st.integers(1, len(entries) - 2))
     named = Gap(entries[kept - 1].head, entries[-1].head)
-    whole = extended(entries, gap(Millis(1), named, exact=True, why="forged"))
+    whole = extended(entries, gap_record(Millis(1), named, exact=True, why="forged"))
     stream = whole[:kept] + whole[-1:]
     for heads in ([], [signed(entries[-1])], [signed(entries[kept - 1])]):
         with pytest.raises(BrokenChain):
@@ -184,14 +191,16 @@ def test_a_front_may_be_missing_only_as_pruned(
     entries: list[Entry], record: AuditRecord, data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(1, len(entries) - 1))
-    whole = extended(entries, pruned(Millis(1), entries[first - 1].head, first, "old"), record)
+    whole = extended(
+        entries, pruning_record(Millis(1), entries[first - 1].head, first, "old"), record
+    )
     newest = signed(whole[-1])
-    assert verify(whole[first:], newest).absent == entries[first - 1].head
+    assert verify(whole[first:], newest).missing_head == entries[first - 1].head
     with pytest.raises(BrokenChain):
         verify(whole[first + 1 :], newest)
     with pytest.raises(BrokenChain):
         verify(whole[first:], signed(entries[-1]))
-    assert verify(whole, newest).absent == Head()
+    assert verify(whole, newest).missing_head == Head()
 
 
 @given(chains(2), st.data())
@@ -209,7 +218,7 @@ def test_files_may_branch_off_only_by_a_signed_gap_of_a_later_term(
 ) -> None:
     known = entries[0].head
     epoch = entries[-1].epoch + 1
-    branch = seal(known, epoch, gap(Millis(1), Gap(Head(), known), exact=False, why="lost"))
+    branch = seal(known, epoch, gap_record(Millis(1), Gap(Head(), known), exact=False, why="lost"))
     later = seal(branch.head, epoch, record)
     newest = signed(later)
     assert verify([*entries, branch, later], newest, copies=True).gaps == 1

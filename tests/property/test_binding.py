@@ -49,7 +49,7 @@ class Script:
                 self.bound += [yard.now] * len(those)
                 yard.bind(those)
             case "judge":
-                yard.judge([p for p in yard.unbound() if p.said is None][:count])
+                yard.judge([p for p in yard.unbound() if p.scheduler_condition is None][:count])
             case "wait":
                 yard.wait(count * 1000)
             case _:
@@ -59,12 +59,12 @@ class Script:
         self.check(before)
 
     def check(self, before: int) -> None:
-        silent = [p for p in self.yard.unbound() if p.said is None]
+        silent = [p for p in self.yard.unbound() if p.scheduler_condition is None]
         lately = sum(at >= before - 11_000 for at in self.bound)
         assert len(silent) <= max(WINDOW, self.most, 2 * lately)
         self.most = len(silent)
         gone = [self.yard.pods[Uid(f"a/{name}")] for name in self.yard.expelled]
-        assert all(pod.owner and pod.said == FULL for pod in gone)
+        assert all(pod.owner and pod.scheduler_condition == FULL for pod in gone)
 
     most = 0
 

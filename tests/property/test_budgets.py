@@ -15,7 +15,7 @@ from app.core.model import Millis, Node, NodeName, PoolName, Quota, Resource, Te
 from app.core.model import UserName as User
 from app.core.policy import DisruptionBudgets, Policy, Reclaim
 from app.core.quantities import PODS, ManagedResources
-from app.core.scheduling.blocked_evictions import PATIENCE_MS
+from app.core.scheduling.blocked_evictions import OVERRIDE_DELAY_MS
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
 from tests.support.depth import cases
@@ -25,7 +25,7 @@ POOL = PoolName("default")
 OWNER, BORROWER = TenantName("owner"), TenantName("borrower")
 CLUSTERS = cases(60, 150)
 AT = Millis(10_000)
-BOUND_MS = 2 * PATIENCE_MS
+BOUND_MS = 2 * OVERRIDE_DELAY_MS
 """One budget patience, and the same time again for all reclaims together."""
 
 
@@ -56,11 +56,13 @@ def case(random: Random, budgets: DisruptionBudgets) -> Case:
     for number, gpus, pods in parts(random, capacity):
         kept = random.random() < 0.8
         at = Millis(-1_000 + number)
-        world.add(work(f"b{number}", BORROWER, gpus, pods, released=at, kept=kept))
+        world.add_workload(
+            work(f"b{number}", BORROWER, gpus, pods, released=at, kept_by_budget=kept)
+        )
     asked = 0
     for number, gpus, pods in parts(random, guaranteed):
         at = Millis(AT + random.choice((0, 0, 100, 2_000)))
-        world.add(work(f"o{number}", OWNER, gpus, pods, at=at))
+        world.add_workload(work(f"o{number}", OWNER, gpus, pods, at=at))
         asked += gpus * pods
     return Case(world, asked, guaranteed)
 
@@ -82,7 +84,7 @@ def parts(random: Random, total: int) -> list[tuple[int, int, int]]:
 
 
 def used(world: VirtualCluster, tenant: TenantName) -> int:
-    return sum(pod.demand[GPU] for pod in world.using.values() if pod.namespace == tenant)
+    return sum(pod.demand[GPU] for pod in world.released_pods.values() if pod.namespace == tenant)
 
 
 @pytest.mark.parametrize("seed", range(CLUSTERS))
@@ -97,6 +99,6 @@ def test_a_respected_budget_is_never_broken(seed: int) -> None:
     found = case(Random(seed), DisruptionBudgets.RESPECT)
     found.world.advance_to(Millis(AT + 600_000))
     evicted = [each.work for each in found.world.timeline if each.step is TimelineStep.EVICTED]
-    assert not any(each.kept for each in evicted)
-    free = sum(not each.work.kept for each in found.world.timeline if each.at < 0)
+    assert not any(each.kept_by_budget for each in evicted)
+    free = sum(not each.work.kept_by_budget for each in found.world.timeline if each.at < 0)
     assert free >= len({each.name for each in evicted})

@@ -60,7 +60,9 @@ class World:
         self.epoch += 1
         self.writes = [each for each in self.writes if not isinstance(each, Release)]
         self.late_claims, self.late_pods = [], []
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(classes={"gpu": GPU}))
+        self.engine = Engine(
+            ManagedResources([GPU]), EngineOptions(resource_by_device_class={"gpu": GPU})
+        )
         room = {GPU: 4, PODS: 100}
         self.hear(ev.NodeObserved(self.at, Node(NodeName("n"), {}, room, True)))
         self.hear(ev.ClassObserved(self.at, DeviceClass("nic")))
@@ -95,13 +97,13 @@ class World:
             self.made += 1
             uid = Uid(f"u{self.made}")
             asked = ((DeviceAsk(kind, 1),),)
-            claim = ResourceClaim("a", name, asked, uid=uid, version=f"made-{uid}")
+            claim = ResourceClaim("a", name, asked, uid=uid, resource_version=f"made-{uid}")
             self.server.claims[claim.key] = claim
             self.late_claims.append(ev.ClaimObserved(self.at, claim))
 
     def begin_deletion(self, name: str) -> None:
         claim = self.server.claims.get(("a", name))
-        if claim is not None and not claim.protected:
+        if claim is not None and not claim.has_finalizer:
             self.deletions.append(claim.uid)
 
     def remove(self, which: int) -> None:
@@ -128,9 +130,9 @@ class World:
         claim = self.server.claims.get(("a", name))
         if claim is None:
             return
-        if claim.protected:
+        if claim.has_finalizer:
             self.made += 1
-            going = replace(claim, terminating=True, version=f"going-{self.made}")
+            going = replace(claim, terminating=True, resource_version=f"going-{self.made}")
             self.server.claims[claim.key] = going
             self.late_claims.append(ev.ClaimObserved(self.at, going))
         else:
@@ -140,7 +142,9 @@ class World:
     def submit(self, number: int, names: Sequence[str]) -> None:
         refs = tuple(ClaimRef(f"e{i}", name) for i, name in enumerate(dict.fromkeys(names)))
         plain = {PODS: 1}
-        pod = replace(held_pod(f"p{number:03}", "a"), demand=plain, plain=plain, claims=refs)
+        pod = replace(
+            held_pod(f"p{number:03}", "a"), demand=plain, container_requests=plain, claims=refs
+        )
         self.pods[pod.uid] = pod
         self.late_pods.append(ev.PodObserved(self.at, pod))
 
@@ -167,7 +171,7 @@ class World:
             claim = self.server.claims.get(key)
             if claim is None:
                 self.late_claims.append(ev.ClaimGone(self.at, *key))
-            elif claim != before.get(key) or claim.version != before[key].version:
+            elif claim != before.get(key) or claim.resource_version != before[key].resource_version:
                 self.late_claims.append(ev.ClaimObserved(self.at, claim))
 
     def write_all(self) -> None:
@@ -180,10 +184,10 @@ class World:
 
     def _stamped(self, ref: ClaimAddress) -> bool:
         try:
-            claim = asyncio.run(self.server.stamp(ref))
+            claim = asyncio.run(self.server.stamp_release(ref))
         except ClusterRefused:
             return False
-        return claim.protected and not claim.terminating
+        return claim.has_finalizer and not claim.terminating
 
     def _release(self, order: Release) -> None:
         ref, answer = order.intent.ref, ReleaseOutcome.HELD
@@ -193,7 +197,7 @@ class World:
             answer = ReleaseOutcome.RELEASED if pod is not None else ReleaseOutcome.GONE
         if pod is not None and answer is ReleaseOutcome.RELEASED:
             self.pods[ref.uid] = released = replace(
-                pod, gates=(), release=order.stamp, granted=order.claims or None
+                pod, gates=(), release_annotation=order.stamp, granted_claims=order.claims or None
             )
             self.late_pods.append(ev.PodObserved(self.at, released))
         self.hear(ev.ReleaseAnswered(self.at, ref.uid, answer))
@@ -206,7 +210,7 @@ class World:
     def check(self) -> None:
         """Check that every released pod finds, by name, the claims that it was released for."""
         for pod in self.pods.values():
-            for grant in pod.granted or ():
+            for grant in pod.granted_claims or ():
                 claim = self.server.claims.get(("a", grant.name))
                 assert claim is not None, f"{grant.name} of {pod.name} is gone"
                 assert claim.uid == grant.uid, f"{grant.name} of {pod.name} was exchanged"
@@ -287,7 +291,7 @@ def test_a_released_pod_keeps_the_claims_that_it_was_released_for(
         del world.pods[uid]
         world.late_pods.append(ev.PodGone(world.at, uid))
     world.settle()
-    assert [claim for claim in world.server.claims.values() if claim.protected] == []
+    assert [claim for claim in world.server.claims.values() if claim.has_finalizer] == []
 
 
 def test_a_removal_decided_before_a_release_does_not_undo_its_protection() -> None:
@@ -320,4 +324,4 @@ def test_a_deletion_that_began_before_the_finalizer_frees_no_name_after_the_rele
     world.settle()
     world.check()
     assert world.bypassed == 0
-    assert all(pod.release for pod in world.pods.values())
+    assert all(pod.release_annotation for pod in world.pods.values())

@@ -43,7 +43,9 @@ GANG_SIZE = 2
 class Life:
     """A cluster of two nodes, its engine, and the objects of the API server."""
 
-    engine: Engine = field(default_factory=lambda: Engine(MANAGED, EngineOptions(classes=CLASSES)))
+    engine: Engine = field(
+        default_factory=lambda: Engine(MANAGED, EngineOptions(resource_by_device_class=CLASSES))
+    )
     pods: dict[Uid, Pod] = field(default_factory=dict)
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     orders: list[Release] = field(default_factory=list)
@@ -77,7 +79,7 @@ class Life:
             while self.requests:
                 request = self.requests.pop(0)
                 claim = self.claims[request.ref.name]
-                claim = replace(claim, protected=isinstance(request, ProtectClaim))
+                claim = replace(claim, has_finalizer=isinstance(request, ProtectClaim))
                 self.claims[claim.name] = claim
                 self.hear(ev.ClaimObserved(at, claim))
             self.hear(ev.Pass(at))
@@ -88,7 +90,7 @@ class Life:
             pod = replace(
                 self.pods[uid],
                 gates=(),
-                release=order.stamp,
+                release_annotation=order.stamp,
                 pool=order.intent.pool or None,
                 phase=Phase.RUNNING,
             )
@@ -98,7 +100,7 @@ class Life:
             self.hear(ev.Pass(at))
 
     def recount(self) -> Engine:
-        other = Engine(MANAGED, EngineOptions(classes=CLASSES))
+        other = Engine(MANAGED, EngineOptions(resource_by_device_class=CLASSES))
         at = Millis(self.now)
         for pod in reversed(self.pods.values()):
             other.handle(ev.PodObserved(at, pod))
@@ -113,7 +115,7 @@ class Life:
         running = [pod for pod in self.pods.values() if not pod.gates]
         named = {ref.name for pod in running for ref in pod.claims}
         counts = [claim_count(self.claims[name]) for name in sorted(named & set(self.claims))]
-        return sum(counts) + sum((pod.plain or {}).get(GPU, 0) for pod in running)
+        return sum(counts) + sum((pod.container_requests or {}).get(GPU, 0) for pod in running)
 
 
 def claim_count(claim: ResourceClaim) -> int:
@@ -126,14 +128,19 @@ def claim_of(name: str, device_class: str, count: int) -> ResourceClaim:
 
 def without_runs(engine: Engine) -> Counter[str]:
     """Return the writes without usage starts, which only an engine that saw the start has."""
-    return Counter(repr(each) for each in engine.writes() if not isinstance(each, UsageStarted))
+    return Counter(
+        repr(each) for each in engine.store_writes() if not isinstance(each, UsageStarted)
+    )
 
 
 def without_history(view: ClusterView) -> ClusterView:
     """Return the view without history, which a recount cannot derive."""
     return ClusterView(
         {n: replace(t, history=0.0) for n, t in view.tenants.items()},
-        {n: replace(p, closed=None, silent=0, stalled=None) for n, p in view.pools.items()},
+        {
+            n: replace(p, growth_closed_until=None, silent_pods=0, stalled_since=None)
+            for n, p in view.pools.items()
+        },
     )
 
 
@@ -208,7 +215,7 @@ def submitted(number: int, names: list[str], devices: int, gang: str, user: str)
     return replace(
         held_pod(f"p{number:03}", "a", user=user, since=number),
         demand=plain,
-        plain=plain,
+        container_requests=plain,
         claims=tuple(ClaimRef(f"e{i}", name) for i, name in enumerate(names)),
         gang=gang,
         gang_size=GANG_SIZE if gang else 1,

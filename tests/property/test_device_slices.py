@@ -87,7 +87,7 @@ class World:
             name, ready = step
             self.nodes[name] = node(name, ready=ready)
             self.known[name] = self.reader.put_node(self.nodes[name]).allocatable
-        for changed in self.reader.take_changed():
+        for changed in self.reader.drain_changed_nodes():
             self.known[changed.name] = changed.allocatable
 
     def counted_again(self) -> dict[NodeName, Amounts]:
@@ -99,7 +99,9 @@ class World:
             fresh.put_claim(claim)
         for known in self.nodes.values():
             fresh.put_node(known)
-        return {name: fresh.complete(known).allocatable for name, known in self.nodes.items()}
+        return {
+            name: fresh.with_slice_devices(known).allocatable for name, known in self.nodes.items()
+        }
 
 
 def reader() -> DeviceCapacity:
@@ -131,5 +133,5 @@ def test_capacity_is_never_more_than_devices_and_allocations(
     counts.inventory.put_slice(one)
     for each in held:
         counts.put_claim(each)
-    allocations = sum(len(each.allocated or ()) for each in held)
-    assert counts.offered(NODES[0]).get(GPU, 0) <= len(one.devices) + allocations
+    allocations = sum(len(each.allocated_devices or ()) for each in held)
+    assert counts.slice_capacity(NODES[0]).get(GPU, 0) <= len(one.devices) + allocations

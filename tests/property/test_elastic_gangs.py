@@ -286,9 +286,9 @@ def court(seed: int, mode: Reclaim) -> Court:
         lasts = None if number < 10 else Millis(3_600_000 * dice.randint(1, 40))
         demand = {Resource(GPU): 1, PODS: 1}
         work = SimulatedWorkload(
-            f"w{number}", owner, UserName(owner), world.now, demand, pods, lasts, least=least
+            f"w{number}", owner, UserName(owner), world.now, demand, pods, lasts, min_pods=least
         )
-        world.add(work)
+        world.add_workload(work)
         world.advance_to(world.now)
     return world
 

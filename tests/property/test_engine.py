@@ -79,7 +79,7 @@ class Life:
             pod = replace(
                 self.pods[uid],
                 gates=(),
-                release=order.stamp,
+                release_annotation=order.stamp,
                 pool=order.intent.pool,
                 node=self.bind(order, done),
                 phase=Phase.RUNNING,
@@ -190,7 +190,9 @@ scripts = st.lists(steps, max_size=60)
 
 def without_runs(engine: Engine) -> list[str]:
     """Return the writes without usage starts, which only an engine that saw the start has."""
-    return sorted(repr(each) for each in engine.writes() if not isinstance(each, UsageStarted))
+    return sorted(
+        repr(each) for each in engine.store_writes() if not isinstance(each, UsageStarted)
+    )
 
 
 def without_history(view: ClusterView) -> ClusterView:
@@ -230,7 +232,7 @@ def test_every_pod_is_released_at_most_once_and_none_is_lost(
         assert len(released) == len(set(released))
         stamps = [(order.intent.epoch, order.intent.sequence) for order in life.released]
         assert stamps == sorted(set(stamps))
-        known = {p.uid for p in life.engine.held()}
+        known = {p.uid for p in life.engine.held_pods()}
         assert known == {p.uid for p in life.pods.values() if p.gates}
 
 

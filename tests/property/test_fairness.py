@@ -342,7 +342,7 @@ def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
     """The drive fails on a second release and on a partial release of a gang."""
 
     def watch(drive: Drive) -> None:
-        held = {pod.uid for pod in drive.engine.held()}
+        held = {pod.uid for pod in drive.engine.held_pods()}
         assert held == {pod.uid for job in drive.waiting() for pod in pods_of(job)}
 
     drive = play(script, 60, watch)

@@ -26,7 +26,7 @@ from app.core.model import (
 from app.core.policy import Policy
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import VirtualCluster, held_pod
-from app.sim.forecast.forward_run import foresee
+from app.sim.forecast.forward_run import simulate_starts
 from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
@@ -43,7 +43,7 @@ class Known:
 
     lengths: dict[Uid, int]
 
-    def left(self, pod: Pod, ran: Millis) -> Millis:
+    def remaining_time(self, pod: Pod, ran: Millis) -> Millis:
         return Millis(self.lengths[pod.uid] - ran)
 
 
@@ -79,7 +79,7 @@ def drawn(dice: Random) -> tuple[VirtualCluster, dict[Uid, int]]:
             pod = held_pod(f"{number}-{member}", namespace, gpus, user=user, priority=priority)
             pod = replace(
                 pod,
-                since=since,
+                created_at=since,
                 gang=f"g{number}" if members > 1 else "",
                 gang_size=members,
                 max_runtime=declared,
@@ -98,9 +98,10 @@ def test_a_forecast_with_known_run_times_is_what_then_happens(seed: int, seconds
     world, lengths = drawn(Random(seed))
     now = Millis(seconds * 1000)
     world.advance_to(now)
-    world.send()  # a real leader runs cycles all the time, and history changes the order over time
+    # A real leader runs cycles all the time, and history changes the order over time.
+    world.send_events()
     snapshot = world.engine.queries.snapshot(now)
-    foreseen = foresee(
+    foreseen = simulate_starts(
         pickle.loads(pickle.dumps(snapshot)), Known(lengths), END, [p.uid for p in snapshot.held]
     )
     before = len(world.started)
@@ -117,5 +118,5 @@ def test_looking_ahead_changes_nothing(seed: int, seconds: int) -> None:
     world.advance_to(now)
     snapshot = world.engine.queries.snapshot(now)
     before = pickle.dumps(snapshot)
-    foresee(snapshot, Known(lengths), END, [pod.uid for pod in snapshot.held])
+    simulate_starts(snapshot, Known(lengths), END, [pod.uid for pod in snapshot.held])
     assert pickle.dumps(world.engine.queries.snapshot(now)) == before

@@ -47,7 +47,7 @@ class Life(Lead):
     def come(self) -> None:
         self.count += 1
         pod = replace(held_pod(f"p{self.count:03}", "a", since=self.at), gang="g")
-        self.see(replace(pod, gang_size=self.size, gang_anew=self.anew))
+        self.see(replace(pod, gang_size=self.size, restart_gang=self.anew))
 
 
 def oldest(pods: list[Pod]) -> Uid | None:

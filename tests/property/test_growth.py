@@ -41,7 +41,7 @@ class Random(Farm):
             used = pool.used.get(GPU, 0)
             assert used <= max(MOST, pool.capacity.get(GPU, 0))
             placed = [name for name, node in self.where.items() if node is not None]
-            assert pool.awaiting <= len(self.pods) - len(set(placed) & self.pods.keys())
+            assert pool.pods_awaiting_nodes <= len(self.pods) - len(set(placed) & self.pods.keys())
 
     def step(self, what: str, number: int) -> None:
         """Apply one random change."""
@@ -63,7 +63,7 @@ class Random(Farm):
                 self.delete(released[number % len(released)])
             case "bind" if waiting:
                 name = waiting[number % len(waiting)]
-                view = self.engine.queries.released(self.pods[name].uid)
+                view = self.engine.queries.released_view(self.pods[name].uid)
                 if view is not None and view.node is not None:
                     self.bind(name, view.node)
             case "wait":

@@ -16,7 +16,7 @@ import pytest
 from app.core import events as ev
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.fairshare.checkpoint import MOST_USERS
+from app.core.fairshare.checkpoint import MAX_STORED_USERS
 from app.core.lifecycle.tenant_gaps import GAP_MS
 from app.core.model import ClaimRef, Millis, Pod, ReleaseOutcome, Resource, Uid
 from app.core.podspec.resource_claims import DeviceClass
@@ -51,7 +51,7 @@ KINDS: dict[ev.WatchedSource, WatchedKind[Any]] = {
         sources.CLAIMS,
         sources.CLASSES,
         sources.SLICES,
-        *convert_groups.kinds(MANAGED),
+        *convert_groups.gang_size_kinds(MANAGED),
     )
 }
 
@@ -85,7 +85,7 @@ def life(engine: Engine, field: str, size: int, salt: str) -> None:
     engine.handle(read(kind, written))
     engine.handle(ev.Pass(AT))
     key = kind.key(kind.item.decode(written).metadata)
-    engine.handle(kind.gone(key, AT))
+    engine.handle(kind.deletion_event(key, AT))
     engine.handle(ev.Pass(AT))
 
 
@@ -176,7 +176,7 @@ def test_ten_thousand_basic_groups_cost_under_5_mib_and_no_call_of_a_pass() -> N
 
 def test_simulated_users_are_all_remembered() -> None:
     """A simulation reports the usage of every user."""
-    engine = Engine(MANAGED, EngineOptions(records=False, copied=False))
+    engine = Engine(MANAGED, EngineOptions(emits_audit_records=False, emits_store_writes=False))
     engine.handle(
         read(KINDS[ev.WatchedSource.NODES], msgspec.json.encode(largest_pods.node_labels(0, "n")))
     )
@@ -184,7 +184,7 @@ def test_simulated_users_are_all_remembered() -> None:
         engine.handle(ev.SourceFresh(AT, source))
     engine.handle(ev.LeadershipGained(AT, 1))
     engine.handle(ev.StoreReady(AT))
-    users = [f"user{i}" for i in range(3 * MOST_USERS)]
+    users = [f"user{i}" for i in range(3 * MAX_STORED_USERS)]
     at = AT
     for user in users:
         pod = held_pod(f"pod-of-{user}", "default", 1, user=user)
@@ -193,7 +193,9 @@ def test_simulated_users_are_all_remembered() -> None:
         engine.handle(ev.ReleaseAnswered(at, pod.uid, ReleaseOutcome.RELEASED))
         at = Millis(at + 1000)
         engine.handle(ev.PodGone(at, pod.uid))
-    charged = {user for (_, user, _), spent in engine.queries.spent(at).items() if any(spent)}
+    charged = {
+        user for (_, user, _), spent in engine.queries.usage_totals(at).items() if any(spent)
+    }
     assert charged == set(users)
 
 
@@ -250,4 +252,6 @@ def shared(name: str, gang: str, size: int) -> Pod:
     pod = held_pod(name, "default", 9, user="shares")
     claims = (ClaimRef("devices", "cs"),)
     uid = Uid(Compared(name))
-    return replace(pod, uid=uid, gang=gang, gang_size=size, claims=claims, plain=pod.demand)
+    return replace(
+        pod, uid=uid, gang=gang, gang_size=size, claims=claims, container_requests=pod.demand
+    )

@@ -83,7 +83,7 @@ def life(engine: Engine, pods: Pods, written: bytes) -> None:
     engine.handle(ev.Pass(AT))
     if isinstance(seen, ev.PodObserved):
         uid = seen.pod.uid
-        assert engine.queries.why(uid) is not None or not seen.pod.gates
+        assert engine.queries.explain_wait(uid) is not None or not seen.pod.gates
         engine.handle(ev.NodeObserved(AT, node("n1", number="100", zone="d")))
         engine.handle(ev.NodeObserved(AT, NODES[1]))
         engine.handle(ev.Pass(AT))
@@ -187,16 +187,16 @@ def judge(found: NodeFilter, terms: NodeConstraints) -> None:
     """Evaluate every constraint of the pod while nodes come and go."""
     for _ in range(3):
         found.signature(terms)
-        found.pin(terms, None, POOL)
-        found.serves(terms, POOL)
-        found.admits(terms, NodeName("n1"))
+        found.allowed_nodes(terms, None, POOL)
+        found.may_have_matching_node(terms, POOL)
+        found.is_node_allowed(terms, NodeName("n1"))
         assert {terms: 1}[terms] == 1
     found.update_node(node("n1", Taint("new"), number="100", zone="d"), POOL)
-    found.pin(terms, None, POOL)
+    found.allowed_nodes(terms, None, POOL)
     found.update_node(node("new", number="7", zone="e"), POOL)
-    found.drop(NodeName("new"))
+    found.drop_node(NodeName("new"))
     found.update_node(NODES[1], POOL)
-    found.take_rerouted()
+    found.drain_changed_constraints()
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)

@@ -14,7 +14,12 @@ from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.fairshare.checkpoint import ELSEWHERE, MOST_USERS, TenantCheckpoint, fitting
+from app.core.fairshare.checkpoint import (
+    MAX_STORED_USERS,
+    OTHER_TENANTS,
+    TenantCheckpoint,
+    fit_checkpoints,
+)
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -32,7 +37,7 @@ from app.core.model import (
 )
 from app.core.policy import Policy
 from app.core.quantities import PODS, ManagedResources
-from app.core.well_known import GATE, HELD
+from app.core.well_known import GATE, RELEASE_HELD
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.depth import cases
 
@@ -79,7 +84,7 @@ class Controller:
 
     def __init__(self, cluster: Cluster, policy: Policy) -> None:
         self.cluster = cluster
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(witnesses=None))
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(compared_siblings=None))
         self.released: list[Uid] = []
         for event in cluster.opening(policy):
             self.engine.handle(event)
@@ -101,9 +106,14 @@ class Controller:
             for order in orders:
                 uid = order.intent.ref.uid
                 pod = replace(
-                    self.cluster.pods[uid], gates=(), release=order.stamp, pool=order.intent.pool,
-                    node=NodeName("n"), phase=Phase.RUNNING, started=at,
-                )  # fmt: skip
+                    self.cluster.pods[uid],
+                    gates=(),
+                    release_annotation=order.stamp,
+                    pool=order.intent.pool,
+                    node=NodeName("n"),
+                    phase=Phase.RUNNING,
+                    started_at=at,
+                )
                 self.released.append(uid)
                 self.cluster.pods[uid] = pod
                 self.engine.handle(ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED))
@@ -112,8 +122,10 @@ class Controller:
 
     def keep(self) -> None:
         """Store every checkpoint."""
-        memory = self.engine.memory
-        self.cluster.kept = {name: memory.make_checkpoint(name) for name in sorted(memory.names())}
+        memory = self.engine.checkpoints
+        self.cluster.kept = {
+            name: memory.make_checkpoint(name) for name in sorted(memory.tenant_names())
+        }
 
 
 class Life:
@@ -153,7 +165,7 @@ class Life:
         user = UserName(self.random.choice("xyz"))
         asks = {GPU: self.random.randint(1, 4), PODS: 1}
         namespace = self.random.choice(NAMESPACES)
-        pod = Pod(uid, namespace, f"p{uid}", user, 0, at, asks, (GATE,), HELD)
+        pod = Pod(uid, namespace, f"p{uid}", user, 0, at, asks, (GATE,), RELEASE_HELD)
         self.cluster.pods[uid] = pod
         return ev.PodObserved(at, pod)
 
@@ -180,7 +192,7 @@ def histories(one: Controller) -> Facts:
 def totals(one: Controller) -> Facts:
     """Return the GPU-seconds of every user."""
     return {
-        (name, user): sum(amounts.get(GPU, 0) for amounts in kept.spent.values()) / 1000
+        (name, user): sum(amounts.get(GPU, 0) for amounts in kept.totals.values()) / 1000
         for name, each in one.cluster.kept.items()
         for user, kept in each.users.items()
     }
@@ -327,7 +339,7 @@ def test_totals_stay_what_they_are_however_often_standbys_take_over() -> None:
     cluster = Cluster(1_700_000_000_000)
     leader, standby = Controller(cluster, KEPT), Controller(cluster, KEPT)
     leader.lead(1)
-    users = MOST_USERS + 20
+    users = MAX_STORED_USERS + 20
     for number in range(users):
         pod = replace(held_pod(f"p{number}", "a"), user=UserName(f"u{number}"))
         cluster.pods[pod.uid] = pod
@@ -362,8 +374,8 @@ def test_tenants_that_are_kept_together_are_counted_once_by_whoever_takes_over()
     standby.act()
     for epoch in range(2, 5):
         leader.keep()
-        cluster.kept = fitting(cluster.kept, 1000)
-        assert ELSEWHERE in cluster.kept
+        cluster.kept = fit_checkpoints(cluster.kept, 1000)
+        assert OTHER_TENANTS in cluster.kept
         assert sum(map(summed, cluster.kept.values())) == 9 * MINUTE
         now = Millis(cluster.now)
         leader.hear(ev.LeadershipLost(now))
@@ -374,4 +386,4 @@ def test_tenants_that_are_kept_together_are_counted_once_by_whoever_takes_over()
 
 def summed(checkpoint: TenantCheckpoint) -> int:
     kept = (checkpoint.own, *checkpoint.users.values())
-    return sum(amounts.get(GPU, 0) for each in kept for amounts in each.spent.values())
+    return sum(amounts.get(GPU, 0) for each in kept for amounts in each.totals.values())

@@ -69,7 +69,10 @@ class Site:
     def _release(self, order: Release) -> None:
         pool = order.intent.pool
         pod = replace(
-            held_pod(order.intent.ref.name, "a"), gates=(), release=order.stamp, pool=pool
+            held_pod(order.intent.ref.name, "a"),
+            gates=(),
+            release_annotation=order.stamp,
+            pool=pool,
         )
         self.pods[pod.name] = pod
         assert self.unbound(pool) <= self.room(pool), f"{pod.name} goes beyond pool {pool}"

@@ -13,7 +13,13 @@ from app.core.model import Amounts, NodeName, PlacementStrategy, Resource
 from app.core.placement.fragmentation import PodMix
 from app.core.placement.node_info import NodeAllocation
 from app.core.placement.pool_nodes import PoolNodes
-from app.core.placement.shared_devices import Devices, DeviceTray, drain, place, times
+from app.core.placement.shared_devices import (
+    Devices,
+    DeviceTray,
+    count_fitting_demands,
+    subtract_demand,
+    subtract_forcibly,
+)
 from app.core.podspec.equivalence_class import Parts
 from tests.support.depth import cases
 
@@ -66,7 +72,7 @@ def test_equal_pods_find_a_plan_whenever_there_is_one(
     nodes = pool_of(style, offers, {})
     room = sum(min(o[r] // v for r, v in demand.items() if v) for o in offers.values())
     parts = ((demand, count),)
-    plan = nodes.find(parts)
+    plan = nodes.find_assignment(parts)
     assert (plan is not None) == (count <= room)
     if plan is not None:
         take_all(nodes, parts, plan.nodes)
@@ -93,12 +99,14 @@ def test_equal_fractional_pods_find_a_plan_whenever_there_is_one(
     assert all(slot.node in NAMES for slot in slots)
     left = {name: devices_left(sizes[name], [s for s in slots if s.node == name]) for name in sizes}
     parts = ((demand := {GPU: value}, count),)
-    plan = nodes.find(parts)
+    plan = nodes.find_assignment(parts)
     assert (plan is not None) == (
         count <= sum(most_pods(devices, value) for devices in left.values())
     )
     if plan is not None:
-        assert all(slot.proper for slot in take_all(nodes, ((demand, count),), plan.nodes))
+        assert all(
+            slot.has_fitting_devices for slot in take_all(nodes, ((demand, count),), plan.nodes)
+        )
 
 
 def devices_left(count: int, slots: list[NodeAllocation]) -> list[int]:
@@ -138,7 +146,7 @@ def test_a_plan_leaves_free_what_is_withheld(
 ) -> None:
     nodes = pool_of(style, offers, {})
     wanted = tuple(parts)
-    plan = nodes.find(wanted, withheld)
+    plan = nodes.find_assignment(wanted, withheld)
     if plan is not None:
         slots = take_all(nodes, wanted, plan.nodes)
         used = {r for demand, _ in parts for r, value in demand.items() if value}
@@ -158,10 +166,10 @@ devices = st.builds(
 def test_counting_places_agrees_with_placing_one_after_the_other(
     left: Devices, demand: int
 ) -> None:
-    placed, rest = 0, place(left, demand)
+    placed, rest = 0, subtract_demand(left, demand)
     while rest is not None:
-        placed, rest = placed + 1, place(rest, demand)
-    assert times(left, demand) == placed
+        placed, rest = placed + 1, subtract_demand(rest, demand)
+    assert count_fitting_demands(left, demand) == placed
 
 
 @given(devices, st.integers(1, 60))
@@ -169,7 +177,7 @@ def test_draining_takes_what_there_is(left: Devices, demand: int) -> None:
     def total(some: Devices) -> int:
         return some.whole * SIZE + sum(some.parts)
 
-    rest = drain(left, demand)
+    rest = subtract_forcibly(left, demand)
     assert total(rest) == max(0, total(left) - demand)
     assert list(rest.parts) == sorted(part for part in rest.parts if 0 < part < SIZE)
 
@@ -182,18 +190,18 @@ def test_numbered_devices_behave_as_counted_ones(
     held = []
     for step in steps:
         if step == 0 and held:
-            tray.unseat(held.pop(data.draw(st.integers(0, len(held) - 1))))
+            tray.release(held.pop(data.draw(st.integers(0, len(held) - 1))))
             continue
-        counted = place(tray.value(), step)
-        seats, proper = tray.seat(step)
+        counted = subtract_demand(tray.device_counts(), step)
+        seats, proper = tray.allocate(step)
         held.append(seats)
         assert proper == (counted is not None)
-        assert counted in (None, tray.value())
+        assert counted in (None, tray.device_counts())
         if proper:
             assert sum(amount for _, amount in seats) == step
     for seats in held:
-        tray.unseat(seats)
-    assert tray.value() == DeviceTray(0, SIZE, offer).value()
+        tray.release(seats)
+    assert tray.device_counts() == DeviceTray(0, SIZE, offer).device_counts()
 
 
 @dataclass
@@ -303,14 +311,14 @@ def test_every_pod_goes_where_a_naive_model_sends_it(
                 nodes.set_node(node, offer, {GPU: SIZE}, open)
             case ("drop", str(name)):
                 node = NodeName(name)
-                nodes.drop(node)
+                nodes.drop_node(node)
                 naive.offers.pop(node, None)
                 naive.slots = [slot for slot in naive.slots if slot.node != node]
             case ("give", int(number)) if naive.slots:
-                nodes.give(naive.slots.pop(number % len(naive.slots)))
+                nodes.release_allocation(naive.slots.pop(number % len(naive.slots)))
             case ("find", int(number)):
-                mix.saw(shapes[number])
-                plan = nodes.find(shapes[number])
+                mix.count_workload(shapes[number])
+                plan = nodes.find_assignment(shapes[number])
                 best = naive.best(pods[number], mix)
                 assert (plan.nodes if plan else ()) == ((best,) if best else ())
                 if plan is not None:
@@ -330,8 +338,8 @@ def test_the_order_in_which_nodes_are_told_does_not_matter(
         nodes = pool_of(style, {name: offers[name] for name in order}, {}, mix)
         answer = []
         for demand in pods:
-            mix.saw(((demand, 1),))
-            plan = nodes.find(((demand, 1),))
+            mix.count_workload(((demand, 1),))
+            plan = nodes.find_assignment(((demand, 1),))
             answer.append(plan and (plan.nodes, plan.cost))
             if plan is not None:
                 nodes.allocate(plan.nodes[0], demand)
@@ -356,7 +364,7 @@ def test_nothing_is_lost_however_overfull_a_node_is(
         known[name] = {GPU: gpus, CPU: 5}
         nodes.set_node(name, known[name], {GPU: SIZE}, True)
         if slots:
-            nodes.give(slots.pop(data.draw(st.integers(0, len(slots) - 1))))
+            nodes.release_allocation(slots.pop(data.draw(st.integers(0, len(slots) - 1))))
         for node, offer in known.items():
             here = [slot for slot in slots if slot.node == node]
             used = {r: sum(slot.demand.get(r, 0) for slot in here) for r in offer}

@@ -59,11 +59,11 @@ class Cluster:
         for pool in POOLS:
             pools.put_pool(Pool(pool, {"pool": pool}, self.worth[pool]))
             pools.put_node(Node(NodeName(pool), {"pool": pool}, self.capacity[pool], True))
-        pools.settle()
+        pools.rebuild_if_stale()
         for tenant in self.tenants:
             tenancy.add_tenant(tenant)
         self.usage = LiveUsage(tenancy, Allocations(pools))
-        self.usage.replant(pools.scale())
+        self.usage.rebuild_tree(pools.scale())
         self.branches = [self._seat(tenant) for tenant in self.tenants]
 
     def _ratio(self) -> Fraction:
@@ -90,7 +90,7 @@ class Cluster:
 
     def _seat(self, tenant: Tenant) -> TenantNode:
         """Give a tenant usage that is about proportional to its weight."""
-        leaf = self.usage.leaf(tenant.name, UserName("u"))
+        leaf = self.usage.get_or_add_user(tenant.name, UserName("u"))
         share = min(tenant.weight, Fraction(1000)) / 5000
         holding: Holding = {}
         for pool in POOLS:
@@ -99,7 +99,7 @@ class Cluster:
             if self.even:
                 near = {GPU: int(tenant.weight * 10) * 20, MEMORY: 0}
             holding[pool] = near if self.random.random() < 0.8 else {GPU: 0, MEMORY: 0}
-            self.usage.tree.use(leaf, pool, holding[pool])
+            self.usage.tree.add_usage(leaf, pool, holding[pool])
         self.held.append(holding)
         return self.usage.tree.tenants[tenant.name]
 
@@ -171,17 +171,17 @@ def test_equal_shares_are_a_tie_whatever_the_weights() -> None:
     """Three devices at weight 3/10 and ten devices at weight 1 have exactly equal midpoints."""
     tenancy, pools = TenantDirectory(), Pools(ManagedResources([GPU]))
     pools.put_node(Node(NodeName("n"), {}, {GPU: 997}, True))
-    pools.settle()
+    pools.rebuild_if_stale()
     weights = {"a": Fraction("0.3"), "b": Fraction(1), "c": Fraction("123456789.012")}
     for name, weight in weights.items():
         tenancy.add_tenant(Tenant(TenantName(name), Millis(0), weight))
     usage = LiveUsage(tenancy, Allocations(pools))
-    usage.replant(pools.scale())
+    usage.rebuild_tree(pools.scale())
     default = PoolName("default")
     scores = {}
     for name, held, size in (("a", 3, 3), ("b", 10, 10), ("c", 0, 1)):
-        leaf = usage.leaf(TenantName(name), UserName("u"))
-        usage.tree.use(leaf, default, {GPU: held})
+        leaf = usage.get_or_add_user(TenantName(name), UserName("u"))
+        usage.tree.add_usage(leaf, default, {GPU: held})
         demand: Amounts = {GPU: size}
         shape = EquivalenceClass(((demand, 1),), demand, (default,))
         scores[name] = usage.tree.rank(usage.tree.tenants[TenantName(name)], shape, default).score

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.fairshare.tree_node import TenantNode, share
+from app.core.fairshare.tree_node import TenantNode, dominant_usage_share
 from app.core.model import Amounts, Node, NodeName, Pool, PoolName, Resource, TenantName
 from app.core.placement.pools import Pools
 from app.core.podspec.device_fractions import CORES, MEMORY, SHARED, WHOLE
@@ -43,7 +43,7 @@ def scale() -> Scale:
     pools.put_node(Node(NodeName("s"), shared, {SHARED: plain[SHARED]}, True))
     hami = {WHOLE: 80, CORES: 800, MEMORY: 8 * DEVICE}
     pools.put_node(Node(NodeName("h"), {"pool": "hami"}, hami, True))
-    pools.settle()
+    pools.rebuild_if_stale()
     return pools.scale()
 
 
@@ -69,11 +69,11 @@ def test_a_share_is_the_sum_of_devices_over_those_there_are(
 ) -> None:
     branch = TenantNode(TenantName("a"), None, (1, 1), {})
     for pool, pod in held:
-        branch.use(pool, SCALE.cost(pool, pod), 1)
+        branch.add_usage(pool, SCALE.cost(pool, pod), 1)
     columns = zip(*(by_hand(pool, pod) for pool, pod in held), strict=True)
     expected = max(sum(column, Fraction(0)) for column in columns) / DEVICES
-    assert Fraction(max(branch.over.values()), SCALE.whole) == expected
-    assert Fraction(*share(branch, SCALE)) == expected
+    assert Fraction(max(branch.borrowed_grains.values()), SCALE.total_grains) == expected
+    assert Fraction(*dominant_usage_share(branch, SCALE)) == expected
 
 
 @given(st.lists(pods, min_size=1, max_size=12))
@@ -88,10 +88,10 @@ def test_a_gang_costs_what_its_pods_cost_and_gives_it_all_back(
             for resource, value in pod.items():
                 total[resource] = total.get(resource, 0) + count * value
             for _ in range(count):
-                apart.use(pool, SCALE.cost(pool, pod), 1)
-        together.use(pool, SCALE.cost_of_all(pool, parts, total), 1)
-    assert apart.over == together.over
+                apart.add_usage(pool, SCALE.cost(pool, pod), 1)
+        together.add_usage(pool, SCALE.cost_of_all(pool, parts, total), 1)
+    assert apart.borrowed_grains == together.borrowed_grains
     for pool, pod in held:
         for _ in range(2):
-            together.use(pool, SCALE.cost(pool, pod), -1)
-    assert not any(together.over.values())
+            together.add_usage(pool, SCALE.cost(pool, pod), -1)
+    assert not any(together.borrowed_grains.values())

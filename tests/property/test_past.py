@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.audit.codec import line, read
-from app.core.audit.config_changes import ConfigChanges, key_of, spec_of
+from app.core.audit.codec import entry_line, parse_line
+from app.core.audit.config_changes import ConfigChanges, marker_key, spec_of
 from app.core.audit.quota_history import QuotaHistory, QuotaTerms
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import InvalidInput
@@ -56,10 +56,10 @@ class Chain:
         for record in records:
             entry = seal(self.head, 1, record)
             self.head = entry.head
-            found = read(line(entry))  # parsed, as read from Redis
+            found = parse_line(entry_line(entry))  # parsed, as read from Redis
             assert isinstance(found, Entry)
             self.entries.append(found)
-            self.notes |= dict(record.notes)
+            self.notes |= dict(record.audit_markers)
 
     def step(self, step: Tenant | str) -> None:
         self.then.append((self.now, dict(self.tenants)))
@@ -68,20 +68,22 @@ class Chain:
         if isinstance(step, Tenant):
             self.tenants[step.name] = step
             self.say(
-                *self.changes.observe_resource(at, key_of(Tenant, step.name), spec_of(step), "root")
+                *self.changes.observe_resource(
+                    at, marker_key(Tenant, step.name), spec_of(step), "root"
+                )
             )
         elif step == "new leader":
-            self.changes.end()
+            self.changes.end_term()
             self.say(*self.changes.start_term(at, {k: v for k, v in self.notes.items() if v}))
         elif step in self.tenants:
             del self.tenants[TenantName(step)]
-            self.say(*self.changes.drop(at, key_of(Tenant, step)))
+            self.say(*self.changes.record_deleted(at, marker_key(Tenant, step)))
 
     def terms_at(self, at: int) -> list[QuotaTerms]:
         past = QuotaHistory(Millis(at))
         for entry in self.entries:
-            past.see(entry)
-        return past.terms(self.tenants)
+            past.add_entry(entry)
+        return past.quota_terms(self.tenants)
 
 
 def terms(tenants: Mapping[TenantName, Tenant]) -> list[QuotaTerms]:

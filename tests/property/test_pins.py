@@ -62,7 +62,7 @@ def exists(free: list[int], pods: list[tuple[int, NodeSet]]) -> bool:
 def test_equal_pinned_pods_are_placed_if_and_only_if_their_nodes_have_room(
     free: list[int], gpus: int, count: int, only: tuple[NodeName, ...]
 ) -> None:
-    plan = cluster(free).find((({GPU: gpus}, count),), pins=(only,))
+    plan = cluster(free).find_assignment((({GPU: gpus}, count),), pins=(only,))
     assert (plan is not None) == exists(free, [(gpus, only)] * count)
     assert plan is None or set(plan.nodes) <= set(only)
 
@@ -72,7 +72,7 @@ def test_what_is_found_for_a_mixed_gang_keeps_every_pin_and_fits(
     free: list[int], pods: list[tuple[int, NodeSet]]
 ) -> None:
     parts = tuple(({GPU: gpus}, 1) for gpus, _ in pods)
-    plan = cluster(free).find(parts, pins=tuple(only for _, only in pods))
+    plan = cluster(free).find_assignment(parts, pins=tuple(only for _, only in pods))
     if plan is None:
         return
     left = dict(zip(NAMES, free, strict=False))
@@ -126,7 +126,9 @@ class Life:
         node = order.node
         if strays:
             node = free[self.now % len(free)] if free else None
-        self.pods[uid] = replace(pod, gates=(), release=order.stamp, pool=pool, node=node)
+        self.pods[uid] = replace(
+            pod, gates=(), release_annotation=order.stamp, pool=pool, node=node
+        )
         self.hear(ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED))
         self.hear(ev.PodObserved(at, self.pods[uid]))
 
@@ -143,7 +145,7 @@ class Life:
         return [
             name
             for name, node in sorted(self.nodes.items())
-            if (pod.only is None or name in pod.only)
+            if (pod.node_names is None or name in pod.node_names)
             and node.ready
             and node.allocatable[GPU] - used[name] >= pod.demand[GPU]
         ]
@@ -187,7 +189,7 @@ def play(script: list[tuple[object, ...]]) -> Iterator[Life]:
         life.now, at = number, Millis(number)
         match kind, details:
             case "submit", [size, only]:
-                pod = replace(held_pod(f"p{number}", "space", size, since=number), only=only)
+                pod = replace(held_pod(f"p{number}", "space", size, since=number), node_names=only)
                 life.pods[pod.uid] = pod
                 life.hear(ev.PodObserved(at, pod))
             case "end", [which] if life.pods:
@@ -224,7 +226,9 @@ def test_a_pinned_pod_is_released_exactly_when_one_of_its_nodes_has_room(
 
 def without_runs(engine: Engine) -> list[str]:
     """Return the writes without usage starts, which only an engine that saw the start has."""
-    return sorted(repr(each) for each in engine.writes() if not isinstance(each, UsageStarted))
+    return sorted(
+        repr(each) for each in engine.store_writes() if not isinstance(each, UsageStarted)
+    )
 
 
 def without_history(view: ClusterView) -> ClusterView:
@@ -241,5 +245,8 @@ def test_what_is_counted_with_pins_equals_a_recount(script: list[tuple[object, .
         assert without_history(life.engine.queries.view()) == without_history(other.queries.view())
         assert without_runs(life.engine) == without_runs(other)
         for pod in life.pods.values():
-            mine, theirs = life.engine.queries.why(pod.uid), other.queries.why(pod.uid)
+            mine, theirs = (
+                life.engine.queries.explain_wait(pod.uid),
+                other.queries.explain_wait(pod.uid),
+            )
             assert (mine and mine.text) == (theirs and theirs.text)

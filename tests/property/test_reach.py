@@ -26,7 +26,7 @@ from app.core.podspec.constraints import (
     NodeSelectorTerm,
     Taint,
     Toleration,
-    unborne,
+    first_untolerated_taint,
 )
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -96,9 +96,12 @@ class World:
         if any(node.labels.get(key) != value for key, value in pod.selector.items()):
             return False
         terms = pod.affinity
-        if terms is not None and not any(term.holds(node.name, node.labels) for term in terms):
+        if terms is not None and not any(term.matches(node.name, node.labels) for term in terms):
             return False
-        return unborne(node.taints, (*pod.tolerations, *POOLS[node.labels["pool"]])) is None
+        return (
+            first_untolerated_taint(node.taints, (*pod.tolerations, *POOLS[node.labels["pool"]]))
+            is None
+        )
 
     def able(self, pod: Pod) -> list[NodeName]:
         """Return the nodes that would accept a pod now."""
@@ -174,5 +177,8 @@ def test_a_pod_is_released_exactly_where_some_node_would_take_it(
     anew.handle(ev.Pass(Millis(world.now)))
     assert world.engine.queries.view().pools == anew.queries.view().pools
     for pod in world.pods.values():
-        mine, theirs = world.engine.queries.why(pod.uid), anew.queries.why(pod.uid)
+        mine, theirs = (
+            world.engine.queries.explain_wait(pod.uid),
+            anew.queries.explain_wait(pod.uid),
+        )
         assert (mine and mine.text) == (theirs and theirs.text)

@@ -57,7 +57,9 @@ class Arena:
             self.lost.add((work_of(victim), work_of(taker)))
         for victim in victims:
             if victim.notice:
-                ends = [self.drive.pods[pod.uid].reclaim.ends for pod in pods_of(victim)]
+                ends = [
+                    self.drive.pods[pod.uid].reclaim_terms.notice_ends_at for pod in pods_of(victim)
+                ]
                 assert all(at is not None and at <= self.drive.now for at in ends), "too early"
         self.count["noticed"] += any(victim.notice for victim in victims)
         law = Law(self.drive, taker, running)

@@ -67,7 +67,7 @@ class Cluster:
         self.unseen |= {uid for uid in self.released if uid not in self.pods and self.waits(uid)}
         for queue in (self.orders, self.answers, self.watch, self.unsealed, self.unwritten):
             queue.clear()
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(window=3))
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(max_in_flight=3))
         self.hear(ev.NodeObserved(AT, NODE))
         for pod in self.pods.values():
             self.hear(ev.PodObserved(AT, pod))
@@ -134,7 +134,7 @@ class Cluster:
         if pod is None or not pod.gates:
             self.answers.append((uid, ReleaseOutcome.GONE if pod is None else ReleaseOutcome.HELD))
             return
-        self.pods[uid] = replace(pod, gates=(), release=order.stamp, node=NODE.name)
+        self.pods[uid] = replace(pod, gates=(), release_annotation=order.stamp, node=NODE.name)
         self.released.add(uid)
         self.watch.append(ev.PodObserved(AT, self.pods[uid]))
         if not lost:

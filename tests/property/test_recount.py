@@ -107,7 +107,7 @@ async def test_redis_equals_a_plain_count(
                 await store.write(epoch, batch)
             known += batch
             assert await compare(store, known) == []
-            assert await store.intents() == Contents.of(known).intents()
-            assert await store.floor() == epoch
+            assert await store.read_open_intents() == Contents.of(known).intents()
+            assert await store.read_epoch_floor() == epoch
     finally:
         await server.close()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import ClusterUnavailable
-from app.tls.ca_bundle import vouching
+from app.tls.ca_bundle import signing_cas
 from app.tls.certificate_source import SECRET, SecretCertificate
-from app.tls.certificate_watcher import Renewal, first
+from app.tls.certificate_watcher import Renewal, wait_for_certificate
 from app.tls.rotation import new_content
 from tests.fakes.fake_secrets import FakeSecrets
 
@@ -31,7 +31,7 @@ MADE = datetime(2026, 1, 1, tzinfo=UTC)
 DUE = MADE + timedelta(days=60, minutes=5)
 
 
-trusts = cache(vouching)
+trusts = cache(signing_cas)
 """Few certificates are compared thousands of times."""
 
 
@@ -63,9 +63,9 @@ class World:
             now=self.now,
             writes=True,
         )
-        begun = await first(source)
+        begun = await wait_for_certificate(source)
         made = Renewal(source, begun, settle=settle, now=self.now, clock=lambda: self.second)
-        made.publish = self.publish
+        made.publish_ca = self.publish
         return made
 
     def recent(self) -> set[bytes]:
@@ -122,6 +122,6 @@ async def look(world: World, replicas: list[Renewal], phases: list[int]) -> None
     for replica, phase in zip(replicas, phases, strict=True):
         if world.second % LOOK == phase:
             try:
-                await replica.check()
+                await replica.check_source()
             except ClusterUnavailable:
                 assert world.secrets.silent

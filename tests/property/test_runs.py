@@ -80,7 +80,7 @@ class Cluster:
         self.elect()
 
     def start(self) -> Engine:
-        engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
+        engine = Engine(ManagedResources([GPU]), EngineOptions(emits_audit_records=False))
         at = Millis(self.now)
         for name in NODES:
             engine.handle(ev.NodeObserved(at, Node(NodeName(name), {}, {GPU: 8, PODS: 99}, True)))
@@ -112,7 +112,7 @@ class Cluster:
     def rebuild(self) -> None:
         """Rebuild Redis. Usage records that were already written may be written again."""
         self.contents, self.unwritten = Contents(), []
-        for write in [*self.told, *self.leader.writes()]:
+        for write in [*self.told, *self.leader.store_writes()]:
             self.keep(write)
 
     def keep(self, write: StoreWrite) -> None:
@@ -186,13 +186,13 @@ class Cluster:
         pod = self.pods[intent.ref.uid]
         self.truth[pod.uid] = Truth(pod, [(intent.begin, self.teams[pod.namespace], "")])
         self.answers.append(pod.uid)
-        self.see(replace(pod, gates=(), release=intent.stamp, pool=intent.pool))
+        self.see(replace(pod, gates=(), release_annotation=intent.stamp, pool=intent.pool))
 
     def bind(self, truth: Truth, node: str) -> None:
         pod = self.pods[truth.pod.uid]
         truth.cuts.append((self.now, self.teams[pod.namespace], node))
         started = Millis(self.now // 1000 * 1000)
-        self.see(replace(pod, node=NodeName(node), phase=Phase.RUNNING, started=started))
+        self.see(replace(pod, node=NodeName(node), phase=Phase.RUNNING, started_at=started))
 
     def stop(self, truth: Truth, *, gone: bool) -> None:
         truth.end = self.now
@@ -298,7 +298,7 @@ def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]])
     cluster.now += 1000
     cluster.settle()
     charged = Counter[tuple[str, str]]()
-    spent = cluster.leader.queries.spent(Millis(cluster.now))
+    spent = cluster.leader.queries.usage_totals(Millis(cluster.now))
     for (tenant, user, _), amounts in spent.items():
         charged[tenant, user] += amounts.get(GPU, 0)
     tally = tallied(cluster, [GroupBy.TENANT, GroupBy.USER], 0, cluster.now)

@@ -77,7 +77,7 @@ def test_the_search_agrees_with_trying_everything(
     nodes = build(some, taken)
     parts = (({GPU: each}, count),)
     manner = GangLayout(style, TopologyConstraint(RACK, required))
-    nodes.find(parts, manner=manner)  # the figures are cached from here on
+    nodes.find_assignment(parts, manner=manner)  # the figures are cached from here on
     for number, what, value in changes:
         name = f"n{number}"
         if name not in some:
@@ -85,20 +85,20 @@ def test_the_search_agrees_with_trying_everything(
         if what == "drop":
             del some[name]
             taken.pop(name, None)
-            nodes.drop(NodeName(name))
+            nodes.drop_node(NodeName(name))
         elif what == "take":
             taken[name] = taken.get(name, 0) + value
             nodes.allocate(NodeName(name), {GPU: value})
         else:
             some[name] = (some[name][0], "r1", "x")
             nodes.set_node(NodeName(name), {GPU: some[name][0]}, {}, True, labels_of("r1", "x"))
-        nodes.find(parts, manner=manner)
-    plan = nodes.find(parts, manner=manner)
+        nodes.find_assignment(parts, manner=manner)
+    plan = nodes.find_assignment(parts, manner=manner)
     room = free(some, taken, each)
     held = by_rack(some, room)
     whole = [rack for rack, pods in held.items() if pods >= count]
     assert (plan is not None) == (bool(whole) if required else sum(room.values()) >= count)
-    fresh = build(some, taken).find(parts, manner=manner)
+    fresh = build(some, taken).find_assignment(parts, manner=manner)
     assert (plan and plan.nodes) == (fresh and fresh.nodes)
     if plan is None:
         return
@@ -116,8 +116,8 @@ def test_a_gang_that_fits_one_clique_stands_in_one_and_the_tightest(
     written: list[Place], count: int
 ) -> None:
     some = {f"n{number}": place for number, place in enumerate(written)}
-    plan = build(some, {}).find(
-        (({GPU: 1}, count),), manner=GangLayout(near=TopologyConstraint(RACK, True))
+    plan = build(some, {}).find_assignment(
+        (({GPU: 1}, count),), manner=GangLayout(topology=TopologyConstraint(RACK, True))
     )
     cliques: dict[tuple[str, str], int] = {}
     for gpus, rack, clique in some.values():
@@ -137,8 +137,8 @@ def test_unlike_pods_never_leave_the_domain_they_must_not_leave(
 ) -> None:
     some = {f"n{number}": place for number, place in enumerate(written)}
     parts = tuple(({GPU: size}, sizes.count(size)) for size in sorted(set(sizes)))
-    manner = GangLayout(near=TopologyConstraint(RACK, required))
-    plan = build(some, {}).find(parts, manner=manner)
+    manner = GangLayout(topology=TopologyConstraint(RACK, required))
+    plan = build(some, {}).find_assignment(parts, manner=manner)
     if plan is None:
         return
     demands = [size for size in sorted(set(sizes)) for _ in range(sizes.count(size))]

@@ -17,7 +17,7 @@ from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.explain.reasons import Rule, Why
+from app.core.explain.reasons import Rule, WaitExplanation
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -83,7 +83,7 @@ class State:
                 pods[uid] = replace(
                     pods[uid],
                     gates=(),
-                    release=each.stamp.replace("2.", "1."),
+                    release_annotation=each.stamp.replace("2.", "1."),
                     pool=each.intent.pool,
                     node=each.node,
                     phase=Phase.RUNNING,
@@ -143,15 +143,15 @@ def states(draw: st.DrawFn) -> State:
     return state
 
 
-def reasons(state: State) -> dict[Uid, Why]:
+def reasons(state: State) -> dict[Uid, WaitExplanation]:
     """Return why each held pod waits."""
     engine = state.engine()
     engine.handle(ev.Pass(NOW))
-    found = {pod.uid: engine.queries.why(pod.uid) for pod in state.held()}
+    found = {pod.uid: engine.queries.explain_wait(pod.uid) for pod in state.held()}
     return {uid: why for uid, why in found.items() if why is not None}
 
 
-def told(found: Why) -> str:
+def told(found: WaitExplanation) -> str:
     """Return all text of the answer."""
     return repr((found.text, dict(found.numbers), found.ahead, found.remedies))
 

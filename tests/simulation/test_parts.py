@@ -71,8 +71,8 @@ def by_per_cent(demand: Amounts) -> Amounts:
 def ground(node: Node) -> tuple[Pools, PoolNodes]:
     pools = Pools(ManagedResources(["nvidia.com/*"]))
     pools.put_node(node)
-    pools.settle()
-    return pools, pools.floors[PoolName("default")]
+    pools.rebuild_if_stale()
+    return pools, pools.nodes_by_pool[PoolName("default")]
 
 
 DEVICES = 640
@@ -91,10 +91,10 @@ def test_the_pods_of_a_real_log_cost_and_fit_the_same_by_per_cent_as_by_thousand
     taken = 0
     for demand in asked:
         one, other = by_thousandths(demand), by_per_cent(demand)
-        fits = plain.find(((one, 1),)) is not None
-        assert fits == (hami.find(((other, 1),)) is not None)
-        counted = scale.counted_for(default, other)[Resource(CORES)]
-        assert counted * DEVICES * THOUSANDTHS == one[DEVICE] * scale.whole
+        fits = plain.find_assignment(((one, 1),)) is not None
+        assert fits == (hami.find_assignment(((other, 1),)) is not None)
+        counted = scale.demand_in_grains(default, other)[Resource(CORES)]
+        assert counted * DEVICES * THOUSANDTHS == one[DEVICE] * scale.total_grains
         if fits:
             plain.allocate(name, one)
             hami.allocate(name, other)

@@ -7,7 +7,7 @@ from app.controller.audit_writer import Auditor
 from app.core.audit.verifier import ChainVerdict, ChainVerifier
 from app.core.audit_entry import AuditRecord, Entry, EntryType
 from app.core.model import Millis
-from app.tls.audit_signing_key import holds
+from app.tls.audit_signing_key import is_signature_valid
 from tests.fakes.fake_audit_stream import Copies, FakeAnchor, FakeKey, FakeTrail, Stream
 
 AGE, SIZE = 1000, 10_000_000
@@ -21,14 +21,20 @@ class World:
         self.copies = Copies()
         self.now = Millis(10)
         self.deposed = 0
-        self.retention = Retention(Millis(AGE), SIZE, least=0)
+        self.retention = Retention(Millis(AGE), SIZE, min_bytes=0)
 
     def chain(self, *sinks: Copies) -> Chain:
         """Return the chain of a replica that copies its entries to `copies` and `sinks`."""
         return Chain(
-            FakeTrail(self.stream), self.anchor, self.key.load, holds, [self.copies, *sinks], "c",
-            self.retention, lambda: self.now,
-        )  # fmt: skip
+            FakeTrail(self.stream),
+            self.anchor,
+            self.key.load,
+            is_signature_valid,
+            [self.copies, *sinks],
+            "c",
+            self.retention,
+            lambda: self.now,
+        )
 
     def auditor(self, chain: Chain | None = None) -> Auditor:
         return Auditor(chain or self.chain(), "me", lambda: self.now, self.depose)

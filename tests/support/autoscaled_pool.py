@@ -18,7 +18,7 @@ from app.core.model import (
     Quota,
     ReleaseOutcome,
     Resource,
-    Said,
+    SchedulerCondition,
     Tenant,
     TenantName,
     UserName,
@@ -32,7 +32,9 @@ GPU = Resource("nvidia.com/gpu")
 AUTO = PoolName("auto")
 TIMEOUT = 300_000
 LABELS = {"pool": "auto"}
-FULL = Said("Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+FULL = SchedulerCondition(
+    "Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+)
 OFFER: Amounts = {GPU: 8, PODS: 110}
 
 
@@ -68,14 +70,14 @@ class Farm(Watch):
         for order in effects:
             if isinstance(order, Release):
                 name = order.intent.ref.name
-                pod = replace(self.pods[name], gates=(), release=order.stamp, pool=AUTO)
+                pod = replace(self.pods[name], gates=(), release_annotation=order.stamp, pool=AUTO)
                 self.where[name], self.orders[name] = order.node, order
                 said = FULL if order.node is None else None
                 self.pods[name] = replace(pod, node=order.node)
                 self.hear(ev.ReleaseAnswered(self.at, pod.uid, ReleaseOutcome.RELEASED))
                 self.see(self.pods[name])
                 if said is not None:
-                    self.pods[name] = replace(self.pods[name], said=said)
+                    self.pods[name] = replace(self.pods[name], scheduler_condition=said)
                     self.see(self.pods[name])
 
     def grow(self, most: int, paused: bool = False) -> None:
@@ -106,7 +108,7 @@ class Farm(Watch):
         return self.engine.queries.view().pools[AUTO]
 
     def why(self, name: str) -> str:
-        found = self.engine.queries.why(self.pods[name].uid)
+        found = self.engine.queries.explain_wait(self.pods[name].uid)
         assert found is not None
         return found.text
 

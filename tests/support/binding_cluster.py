@@ -17,7 +17,7 @@ from app.core.model import (
     PoolName,
     ReleaseOutcome,
     Resource,
-    Said,
+    SchedulerCondition,
     Uid,
 )
 from app.core.policy import Policy
@@ -26,7 +26,9 @@ from app.sim.cluster.virtual_cluster import held_pod
 
 GPU = Resource("nvidia.com/gpu")
 
-FULL = Said("Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+FULL = SchedulerCondition(
+    "Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+)
 
 
 class BindingCluster:
@@ -73,7 +75,9 @@ class BindingCluster:
                             uid = effect.intent.ref.uid
                             pod = self.pods[uid]
                             selector = {**pod.selector, **effect.selector}
-                            after = replace(pod, gates=(), release=effect.stamp, selector=selector)
+                            after = replace(
+                                pod, gates=(), release_annotation=effect.stamp, selector=selector
+                            )
                             self.pods[uid] = replace(after, pool=effect.intent.pool)
                             answers.append(
                                 ev.ReleaseAnswered(self.at, uid, ReleaseOutcome.RELEASED)
@@ -118,10 +122,10 @@ class BindingCluster:
             self.pods[pod.uid] = replace(pod, node=node)
             self.hear(ev.PodObserved(self.at, self.pods[pod.uid]))
 
-    def judge(self, pods: Iterable[Pod], said: Said = FULL) -> None:
+    def judge(self, pods: Iterable[Pod], said: SchedulerCondition = FULL) -> None:
         """Report these pods as unschedulable."""
         for pod in list(pods):
-            self.pods[pod.uid] = replace(pod, said=said)
+            self.pods[pod.uid] = replace(pod, scheduler_condition=said)
             self.hear(ev.PodObserved(self.at, self.pods[pod.uid]))
 
     def rule(self, policy: Policy) -> None:

@@ -97,5 +97,5 @@ class Watch:
 
 def free(name: str, since: int = 150_000, release: str = "", **more: object) -> Pod:
     """Return a running pod without a gate."""
-    pod = replace(held_pod(name, "a", since=since), gates=(), release=release, node=NODE)
+    pod = replace(held_pod(name, "a", since=since), gates=(), release_annotation=release, node=NODE)
     return replace(pod, phase=Phase.RUNNING, **more)  # type: ignore[arg-type]

@@ -319,7 +319,7 @@ class Stage:
             f"--user={name}",
         )
         kubeconfig = self.folder / f"{name}.kubeconfig"
-        kubeconfig.write_text(self.cluster.user(name))
+        kubeconfig.write_text(self.cluster.create_user(name))
         return Kubectl(Path(self.cluster.details().kubectl), kubeconfig, self.folder)
 
     def metric(self, role: str, name: str, label: str = "") -> float:

@@ -68,13 +68,13 @@ class FakeLead:
         self.over.clear()
         return self.transitions
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         return 0.0 if self.over.is_set() else 60.0
 
-    async def lost(self) -> None:
+    async def wait_until_lost(self) -> None:
         await self.over.wait()
 
-    async def give_up(self) -> None:
+    async def release_lease(self) -> None:
         self.over.set()
 
 
@@ -96,13 +96,13 @@ class FakeMeters:
     overridden: list[TenantName] = field(default_factory=list)
     nodes_refusing: list[tuple[str, str]] = field(default_factory=list)
 
-    def leading(self, epoch: int | None) -> None:
+    def set_leading_epoch(self, epoch: int | None) -> None:
         self.epochs.append(epoch)
 
-    def shares(self, view: ClusterView) -> None:
+    def set_shares(self, view: ClusterView) -> None:
         self.views.append(view)
 
-    def pressing(
+    def set_backlog(
         self,
         view: ClusterView,
         pressure: Mapping[TenantName, BacklogStats],
@@ -110,25 +110,27 @@ class FakeMeters:
     ) -> None:
         self.pressures.append(pressure)
 
-    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+    def count_eviction(
+        self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]
+    ) -> None:
         self.evictions.append((tenant, cause, lost))
 
-    def eviction_refused(self, tenant: TenantName) -> None:
+    def count_refused_eviction(self, tenant: TenantName) -> None:
         self.refusals.append(tenant)
 
-    def budget_overridden(self, tenant: TenantName) -> None:
+    def count_overridden_budget(self, tenant: TenantName) -> None:
         self.overridden.append(tenant)
 
-    def loop_refused(self, tenant: TenantName) -> None:
+    def count_reclaim_on_cooldown(self, tenant: TenantName) -> None:
         self.loops.append(tenant)
 
-    def stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+    def set_stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
         self.useless.append(dict(count))
 
-    def drifted(self, ratio: float) -> None:
+    def set_drift(self, ratio: float) -> None:
         self.drifts.append(ratio)
 
-    def released(
+    def count_release(
         self,
         tenant: TenantName,
         pool: PoolName,
@@ -138,13 +140,13 @@ class FakeMeters:
     ) -> None:
         self.answers.append(answer)
 
-    def bypassed(self) -> None:
+    def count_bypass(self) -> None:
         self.strays += 1
 
-    def node_refused(self, pool: PoolName, reason: str) -> None:
+    def count_node_refusal(self, pool: PoolName, reason: str) -> None:
         self.nodes_refusing.append((pool, reason))
 
-    def store_failed(self, operation: str) -> None:
+    def count_store_failure(self, operation: str) -> None:
         self.failures.append(operation)
 
 
@@ -210,7 +212,7 @@ class Rig:
         self.told, self.written = EmittedEvents(), Written()
         self.sight, self.anchor = FakeSight(), FakeEpochs()
         self.parts: dict[str, asyncio.Task[None]] = {}
-        self.releaser = FakeReleaser(lambda: self.lead.left() > 0)
+        self.releaser = FakeReleaser(lambda: self.lead.seconds_left() > 0)
         self.now = Millis(60_000)
         clock: Callable[[], Millis] = lambda: self.now  # noqa: E731
         heard = asyncio.Event()
@@ -235,9 +237,16 @@ class Rig:
             self.meters, clock,
         )  # fmt: skip
         self.reclaims = Reclaims(
-            self.corrector, self.lead, self.inbox, self.meters, clock, self.engine.wants_gone,
-            EvictionRateLimiter(100_000), self.engine.queries.released, pauses=(0.0,),
-        )  # fmt: skip
+            self.corrector,
+            self.lead,
+            self.inbox,
+            self.meters,
+            clock,
+            self.engine.is_eviction_needed,
+            EvictionRateLimiter(100_000),
+            self.engine.queries.released_view,
+            pauses=(0.0,),
+        )
         self.loop = EngineLoop(
             self.engine, self.inbox, self.copier, self.releases, self.corrections, self.reclaims,
             self.told, self.recorder, clock, heard, Steps(Liveness(), self.slow.append),
@@ -260,7 +269,7 @@ class Rig:
         await self.hear(*(ev.SourceFresh(Millis(0), source) for source in ev.WatchedSource))
 
     async def create(self, pod: Pod) -> None:
-        self.releaser.pods[pod.namespace, pod.name] = StoredPod(pod.uid, pod.release)
+        self.releaser.pods[pod.namespace, pod.name] = StoredPod(pod.uid, pod.release_annotation)
         await self.hear(ev.PodObserved(Millis(0), pod))
 
     def released(self) -> int:
@@ -271,7 +280,7 @@ class Rig:
         return {name: pod.stamp for (_, name), pod in self.releaser.pods.items()}
 
     def is_copy(self) -> bool:
-        return self.memory.contents == Contents.of(self.engine.writes())
+        return self.memory.contents == Contents.of(self.engine.store_writes())
 
     def is_settled(self) -> bool:
         """Return whether the store equals the engine, and no release is under way."""

@@ -88,5 +88,5 @@ def allocated(
     ask = DeviceAsk("gpu.nvidia.com", count, "r", is_admin=admin)
     results = tuple(AllocatedDevice("r", DeviceId(DRIVER, node, each), admin) for each in devices)
     return ResourceClaim(
-        namespace, name, ((ask,),), uid=Uid(f"uid-{name}"), allocated=results or None
+        namespace, name, ((ask,),), uid=Uid(f"uid-{name}"), allocated_devices=results or None
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.commands.doctor.assumptions import planned
+from app.commands.doctor.assumptions import planned_settings
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
 from tests.fakes.fake_cluster_survey import FakeSurvey
 from tests.support.doctor_cluster import GPU, made, pod
@@ -67,7 +67,7 @@ def cluster(
 
 def look(fake: FakeSurvey, values: str = "") -> ClusterSnapshot:
     """Return the snapshot of a cluster, judged by a values file."""
-    return asyncio.run(take_snapshot(fake, HOME, planned(values) if values else None))
+    return asyncio.run(take_snapshot(fake, HOME, planned_settings(values) if values else None))
 
 
 def time_of(age: timedelta) -> str:

@@ -21,13 +21,20 @@ from app.kube.enforcement_apply import OWNERS
 from app.kube.enforcement_spec import BINDING, CONFIG_MAP, PATHS, Object, Ref, is_denying
 from app.kube.enforcement_timing import WatchdogTiming
 from app.kube.enforcement_watchdog import Watchdog
-from app.kube.event_recorder import Alarm
+from app.kube.event_recorder import EnforcementAlarm
 from tests.fakes.fake_enforcement_metrics import Guarded
 
 API = "admissionregistration.k8s.io/v1"
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 POLICY = "ValidatingAdmissionPolicy"
-QUICK = WatchdogTiming(look=0.05, sweep=0.3, proof=0.1, again=(0.05, 0.5), breath=0.05, effect=0.0)
+QUICK = WatchdogTiming(
+    poll=0.05,
+    sweep=0.3,
+    proof_interval=0.1,
+    backoff=(0.05, 0.5),
+    restore_pause=0.05,
+    effect_delay=0.0,
+)
 NOWHERE = {"matchLabels": {"no-such-label": "anywhere"}}
 RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
 
@@ -206,7 +213,7 @@ class Kept:
             owner=self.name,
             observing=lambda: self.observes,
             meters=self.guarded,
-            alarm=Alarm(self.client, self.name),
+            alarm=EnforcementAlarm(self.client, self.name),
             pace=pace,
             **(usual | more),
         )

@@ -63,6 +63,6 @@ class Bench:
 
     def text(self, pod: Pod) -> str:
         """Return the reason why a pod waits."""
-        why = self.engine.queries.why(pod.uid)
+        why = self.engine.queries.explain_wait(pod.uid)
         assert why is not None
         return why.text

@@ -45,7 +45,9 @@ class EvictionCluster:
     def __init__(
         self, notes: dict[str, str] | None = None, epoch: int = 7, at: int = 10**7
     ) -> None:
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(reclaims=[StaleReason.IDLE]))
+        self.engine = Engine(
+            ManagedResources([GPU]), EngineOptions(evicted_stale_reasons=[StaleReason.IDLE])
+        )
         self.now, self.alarm = at, 0
         self.effects: list[Effect] = []
         self.hear(ev.NodeObserved(self.at, Node(NODE, {}, {GPU: 9, PODS: 110}, True)))
@@ -84,7 +86,7 @@ class EvictionCluster:
         if isinstance(effect, ClearAuditMarker):
             self.notes.pop(effect.key, None)
         else:
-            self.notes |= dict(effect.notes)
+            self.notes |= dict(effect.audit_markers)
 
     def take(self, kind: type[E]) -> list[E]:
         """Return and remove the effects of a kind."""
@@ -104,10 +106,10 @@ class EvictionCluster:
             pod = replace(
                 held_pod(name, name[0], since=1),
                 gates=(),
-                release=f"5.{self.count}",
+                release_annotation=f"5.{self.count}",
                 node=NODE,
                 phase=Phase.RUNNING,
-                started=Millis(self.count),
+                started_at=Millis(self.count),
                 **more,  # type: ignore[arg-type]
             )
             pods.append(pod)

@@ -31,7 +31,7 @@ class Lead:
         self.hear(ev.PolicyObserved(self.at, policy or Policy()))
         self.room(gpus)
         self.see(*found)
-        for source in ev.NEEDED:
+        for source in ev.REQUIRED_SOURCES:
             self.hear(ev.SourceFresh(self.at, source))
         self.hear(ev.Installed(self.at, Millis(0)), ev.LeadershipGained(self.at, 8))
         self.hear(ev.StoreReady(self.at))
@@ -49,7 +49,7 @@ class Lead:
         self.released += [order.intent.ref.name for order in orders]
         for order in orders:
             self.hear(ev.ReleaseAnswered(self.at, order.intent.ref.uid, ReleaseOutcome.RELEASED))
-            pod = replace(self.pods[order.intent.ref.uid], gates=(), release=order.stamp)
+            pod = replace(self.pods[order.intent.ref.uid], gates=(), release_annotation=order.stamp)
             self.see(replace(pod, node=NODE, phase=self._phase()))
         return effects
 
@@ -78,7 +78,7 @@ class Lead:
         return sorted(each.ref.name for each in self.expelled)
 
     def text(self, pod: Pod) -> str:
-        why = self.engine.queries.why(pod.uid)
+        why = self.engine.queries.explain_wait(pod.uid)
         assert why is not None
         return why.text
 
@@ -95,7 +95,7 @@ def round_of(lead: Lead, number: int) -> None:
     """One pod of a gang crashes before all run, and a controller replaces the gang at once."""
     lead.runs = False
     before = len(lead.released)
-    lead.see(*(member(10 * number + n, gang_anew=True) for n in range(4)))
+    lead.see(*(member(10 * number + n, restart_gang=True) for n in range(4)))
     while len(lead.released) == before:
         lead.wait(1000)
     lead.finish(f"a/g{10 * number}", failed=True)

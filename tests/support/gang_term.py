@@ -53,7 +53,7 @@ class Term:
         """Bind all released pods, as the scheduler does."""
         for order in self.released:
             tracked = self.engine._registry.pods[order.intent.ref.uid]
-            if tracked.uses:
+            if tracked.counts_as_used:
                 pod = replace(tracked.pod, node=NodeName("n0"))
                 self.hear(ev.PodObserved(Millis(at), pod), at=at)
 
@@ -61,6 +61,6 @@ class Term:
         return [order.intent.ref.name for order in self.released]
 
     def text(self, pod: Pod) -> str:
-        why = self.engine.queries.why(pod.uid)
+        why = self.engine.queries.explain_wait(pod.uid)
         assert why is not None
         return why.text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.core.model import Said
+from app.core.model import SchedulerCondition
 
-PORTS = Said(
+PORTS = SchedulerCondition(
     "Unschedulable",
     "0/3 nodes are available: 1 node(s) didn't have free ports for the requested pod ports, "
     "2 node(s) didn't match Pod's node affinity/selector. preemption: 0/3 nodes are available: "

@@ -14,7 +14,7 @@ Done = subprocess.CompletedProcess[str]
 def release(cluster: LocalCluster, user: str, folder: Path, *args: str) -> Done:
     """Run `fairgate release` as a real user."""
     kubeconfig = folder / f"{user}.kubeconfig"
-    kubeconfig.write_text(cluster.user(user))
+    kubeconfig.write_text(cluster.create_user(user))
     return subprocess.run(
         [sys.executable, "-m", "app", "release", "--kubeconfig", str(kubeconfig), *args],
         stdin=subprocess.DEVNULL,

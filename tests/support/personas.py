@@ -109,4 +109,4 @@ def _close(idle: list[http.client.HTTPSConnection]) -> None:
 
 def person(cluster: LocalCluster, name: str, groups: Sequence[str] = ()) -> Person:
     """Return a user with a client certificate, without rights until RBAC grants some."""
-    return Person(cluster.user(name, groups))
+    return Person(cluster.create_user(name, groups))

@@ -22,7 +22,7 @@ from app.devcluster.node.component_files import SANDBOX_IMAGE
 from app.devcluster.node.images import CTR, write_archive
 from app.devcluster.node.namespaces import run
 from app.devcluster.node.real_node import RealNode
-from app.devcluster.readiness import holds
+from app.devcluster.readiness import is_pod_held
 from tests.support.cluster_driver import GPU, Object, Stage, until
 from tests.support.documented_lines import run_documented
 
@@ -74,7 +74,7 @@ class Installation:
         wait = ("--wait", "--timeout", f"{INSTALL_SECONDS:.0f}s")
         self.helm("upgrade", "--install", "fairgate", str(CHART), *flags, *wait)
         with self.stage.api() as api:
-            until("pods are held", lambda: holds(api, [GPU], []), INSTALL_SECONDS)
+            until("pods are held", lambda: is_pod_held(api, [GPU], []), INSTALL_SECONDS)
         until("a controller leads", lambda: self.leader() != "")
 
     def leader(self) -> str:

@@ -15,11 +15,13 @@ PAGE = 500
 async def compare(reader: QueueReader, writes: Iterable[StoreWrite]) -> list[str]:
     """Return the differences between the reader and `writes`, one sentence each; [] if equal."""
     wanted = Contents.of(writes)
-    differences = _compare_rows("waiting", wanted.pending(None), await reader.pending(None))
-    differences += _compare_rows("used", wanted.used(None), await reader.used(None))
+    differences = _compare_rows(
+        "waiting", wanted.pending(None), await reader.read_pending_counts(None)
+    )
+    differences += _compare_rows("used", wanted.used(None), await reader.read_used_amounts(None))
     for row in wanted.pending(None):
         rows: list[QueueRow] = []
-        while part := await reader.page(
+        while part := await reader.read_page(
             row.tenant, (row.user,), rows[-1].mark if rows else None, PAGE
         ):
             rows += part

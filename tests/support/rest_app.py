@@ -31,7 +31,7 @@ from app.ports.auth import Authorizer
 from app.ports.liveness import Liveness
 from app.web.api.app import api_app
 from app.web.api.auth import Access
-from app.web.api.quota_history import ToldQuotas
+from app.web.api.quota_history import AuditedQuotas
 from app.web.api.route_context import RouteContext
 from app.web.api.stream import StreamTiming
 from app.web.health import Checks
@@ -53,16 +53,16 @@ NOW = Millis(1_700_000_000_000)
 def context(authority: Authorizer) -> RouteContext:
     """Return the context of the routes, on fakes: an empty and fully synchronized cluster."""
     managed = ManagedResources((GPU,))
-    engine = Engine(managed, EngineOptions(evicts=False, records=False))
+    engine = Engine(managed, EngineOptions(evicts=False, emits_audit_records=False))
     return RouteContext(
         access=Access(authority),
         engine=engine,
-        seen_whole=lambda: True,
-        age=lambda: 0,
+        is_synced=lambda: True,
+        data_age=lambda: 0,
         now=lambda: NOW,
         view=WebhookCache(()),
-        runs=FakeRuns(),
-        chain=FakeTrail(),
+        usage_records=FakeRuns(),
+        audit_reader=FakeTrail(),
         resources=FakeResources(),
         events=FakePodEvents(),
         reporter=FakeReporter(),
@@ -92,7 +92,9 @@ class Both:
     def __init__(self) -> None:
         self.rights = Rights()
         self.resources, self.reporter = FakeResources(), FakeReporter()
-        self.engine = Engine(ManagedResources((GPU,)), EngineOptions(evicts=False, records=False))
+        self.engine = Engine(
+            ManagedResources((GPU,)), EngineOptions(evicts=False, emits_audit_records=False)
+        )
         self.view = WebhookCache((ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS))
         self.runs, self.stream = FakeRuns(), Stream()
         self.queues = FakeQueues(self.engine)
@@ -100,15 +102,15 @@ class Both:
         self.context = replace(
             context(self.rights),
             engine=self.engine,
-            seen_whole=lambda: self.engine.ready,
-            age=lambda: 412,
+            is_synced=lambda: self.engine.is_ready,
+            data_age=lambda: 412,
             view=self.view,
-            runs=self.runs,
-            chain=chain,
+            usage_records=self.runs,
+            audit_reader=chain,
             resources=self.resources,
             reporter=self.reporter,
             queues=self.queues,
-            past=ToldQuotas(chain, self.view),
+            past_quotas=AuditedQuotas(chain, self.view),
         )
         self.checks: Checks = {"redis": lambda: True}
         self._made: tuple[RouteContext, Checks, ASGIApp] | None = None

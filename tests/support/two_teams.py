@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.core import events as ev
-from app.core.audit.codec import SignedHead, line
+from app.core.audit.codec import SignedHead, entry_line
 from app.core.audit_entry import AuditRecord, EntryType, seal
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
 from app.core.model import Millis, NodeName, Pod, PoolName, Quota, TenantName, Uid, UserName
@@ -19,10 +19,10 @@ from app.ports.forecasts import Comparison, Trial, WeightChanges
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast import trial, what_if
 from app.sim.forecast.run_times import RunTimes
-from app.sim.forecast.worker_protocol import pickled
+from app.sim.forecast.worker_protocol import encode_body
 from app.tls.audit_signing_key import Signer
 from app.web.api.auth import Access
-from app.web.api.quota_history import ToldQuotas
+from app.web.api.quota_history import AuditedQuotas
 from app.web.api.route_context import RouteContext
 from tests.fakes.fake_api_cluster import GPU, NOW, ApiCluster, held, pool, runs, tenant
 from tests.fakes.fake_audit_stream import FakeKey, FakeTrail, Stream
@@ -85,24 +85,24 @@ class Here:
     async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
         """Run both simulations."""
         snapshot = self.cluster.engine.queries.snapshot(self.cluster.now)
-        then, runs = what_if.changed(snapshot, changes), RunTimes()
+        then, runs = what_if.apply_weights(snapshot, changes), RunTimes()
         before, after = (
-            what_if.fare(snapshot, runs, tenants, min(hours, 1.0))
+            what_if.forecast_tenants(snapshot, runs, tenants, min(hours, 1.0))
             for tenants in (snapshot.tenants, then)
         )
         return Comparison(
             pods=len(snapshot.held),
             seconds=0.0,
-            assumed=what_if.assumed(runs),
+            assumed=what_if.assumptions_text(runs),
             tenants={name: (before[name], after[name]) for name in before if name in after},
         )
 
-    async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
+    async def simulate_pods(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate proposed pods."""
         snapshot, runs = self.cluster.engine.queries.snapshot(self.cluster.now), RunTimes()
-        body = pickled((snapshot, runs))
-        found, wait = trial.attempt(body, pods), trial.last_wait(body, pods)
-        assumed = what_if.assumed(runs)
+        body = encode_body((snapshot, runs))
+        found, wait = trial.simulate_first_instant(body, pods), trial.simulate_last_wait(body, pods)
+        assumed = what_if.assumptions_text(runs)
         return Trial(snapshot.at, found.released, found.held, found.why, wait, None, assumed)
 
 
@@ -130,10 +130,10 @@ class Neighbours(ApiCluster):
         return replace(
             super().context(),
             access=Access(self.people),
-            chain=chain,
-            runs=found,
+            audit_reader=chain,
+            usage_records=found,
             resources=self.resources,
-            past=ToldQuotas(chain, self.view),
+            past_quotas=AuditedQuotas(chain, self.view),
             simulations=here,
             trials=here,
             proposals=ProposedPods(ManagedResources([GPU]), frozenset(), lambda pod, _: pod),
@@ -215,7 +215,7 @@ def _write(stream: Stream, signer: Signer, records: Iterable[AuditRecord]) -> No
     head = stream.last()
     for record in records:
         entry = seal(head, 1, record)
-        stream.rows.append((entry.number, line(entry)))
+        stream.rows.append((entry.number, entry_line(entry)))
         head = entry.head
     stream.signed, stream.top = signer.sign(SignedHead("default", head, 1, NOW)), head.number
 

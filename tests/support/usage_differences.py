@@ -13,7 +13,7 @@ from app.devcluster.cluster import LocalCluster
 from app.devcluster.fairgate_install import UNFAIR
 from app.kube.client import Client
 from app.kube.enforcement_probes import NAMESPACE as CANARY
-from app.kube.informer.sources import watches
+from app.kube.informer.sources import new_reflectors
 from app.store.connection import Server
 from app.store.reader import RedisReader
 from tests.support.recount import compare
@@ -40,14 +40,16 @@ async def differences(cluster: LocalCluster, url: str) -> list[str]:
     exempt = (*EXEMPT, *UNFAIR, CANARY)
     tasks = [
         asyncio.create_task(watch.run())
-        for watch in watches(client, Ear(), lambda: Millis(0), managed=MANAGED, exempt=exempt)
+        for watch in new_reflectors(
+            client, Ear(), lambda: Millis(0), managed=MANAGED, exempt=exempt
+        )
     ]
     server = Server.connect(url)
     try:
         async with asyncio.timeout(30):
             await heard.wait()
             engine.handle(Pass(Millis(0)))
-            return await compare(RedisReader(server, "default"), engine.writes())
+            return await compare(RedisReader(server, "default"), engine.store_writes())
     finally:
         for task in tasks:
             task.cancel()

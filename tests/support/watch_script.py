@@ -18,7 +18,7 @@ from app.kube.informer.reflector import Reflector
 from app.kube.informer.watched_kind import Timing
 from tests.fakes.fake_event_sink import Heard
 
-QUICK = Timing(backoff=(0.001, 0.01), outage=5.0, absent=0.01)
+QUICK = Timing(backoff=(0.001, 0.01), outage=5.0, absent_pause=0.01)
 FOREVER = "forever"
 
 
@@ -83,7 +83,7 @@ async def following(
     interrupted: Callable[[WatchedSource], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Reflector[Any], Heard]]:
     sink = sink or Heard()
-    [watch] = sources.watches(
+    [watch] = sources.new_reflectors(
         script,  # type: ignore[arg-type]
         sink,
         lambda: Millis(0),

@@ -8,7 +8,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from app.core.quantities import ManagedResources
-from app.web.webhook.app import Enforced, admission_app
+from app.web.webhook.app import WebhookConfig, admission_app
 from app.web.webhook.cache import WebhookCache
 from tests.support.asgi import Reply, call
 
@@ -37,8 +37,8 @@ def review(pod: Any, **request: Any) -> dict[str, Any]:
 
 
 def app_of(view: WebhookCache) -> ASGIApp:
-    enforced = Enforced(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
-    return admission_app(view, enforced, lambda: view.ready)
+    enforced = WebhookConfig(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
+    return admission_app(view, enforced, lambda: view.is_ready)
 
 
 async def post(app: ASGIApp, body: Any, headers: dict[str, str] = JSON) -> Reply:

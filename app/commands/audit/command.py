@@ -19,10 +19,10 @@ from typing import Protocol, TextIO
 
 from app.commands.audit.verification_report import facts, sentence
 from app.config import setting_parsers
-from app.core.audit.codec import NotOurs, SignedHead, head_line, read, read_head
+from app.core.audit.codec import ForeignLine, SignedHead, head_line, parse_line, parse_stored_head
 from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier, HeadTooNew
 from app.core.audit_entry import Entry
-from app.core.durations import duration
+from app.core.durations import parse_duration
 from app.core.errors import InvalidInput, InvalidSettings
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
@@ -33,8 +33,8 @@ from app.ports.audit import StreamTail
 from app.store.audit_stream import RedisAuditReader
 from app.store.connection import Server
 from app.terminal.output import OutputOptions, as_text
-from app.tls.audit_signing_key import holds
-from app.tls.audit_signing_key import public_key as read_key
+from app.tls.audit_signing_key import is_signature_valid
+from app.tls.audit_signing_key import parse_public_key as read_key
 
 NO = 1
 PAGE = 1000
@@ -62,10 +62,10 @@ class AuditSource:
 class Readable(Protocol):
     """A readable chain."""
 
-    async def ending(self) -> StreamTail:
+    async def read_tail(self) -> StreamTail:
         """Return the end of the stream."""
 
-    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+    async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
         """Return at most `limit` lines with numbers above `after`, each with its number."""
 
 
@@ -76,7 +76,7 @@ class VerifyProgress:
         self._next = time.monotonic() + PATIENCE
         self._count = 0
 
-    def count(self) -> None:
+    def count_entry(self) -> None:
         """Count one entry."""
         self._count += 1
         if self._count % 100 == 0 and time.monotonic() >= self._next:
@@ -105,7 +105,7 @@ def verify(
     given = _head_in(head) if head else None
     pinned = read_key(_text(key)) if key else None
     try:
-        if given is not None and not holds(given):
+        if given is not None and not is_signature_valid(given):
             raise VerificationFailed(f"the signature of the head in {head} does not hold")
         skipped = 0
         if not files:
@@ -114,15 +114,15 @@ def verify(
             verdict, skipped = _in_copies(files, given)
         else:
             verdict = _in_whole_file(files[0], given)
-        signed = verdict.signed
-        if pinned is not None and (signed is None or signed.key != pinned):
+        signed = verdict.newest_signed_head
+        if pinned is not None and (signed is None or signed.public_key != pinned):
             raise VerificationFailed(f"the newest signed head is not signed by the key in {key}")
     except HeadTooNew as error:
-        _refuse(output, error.number, _too_new(error, head) if files else error.why)
+        _fail(output, error.number, _too_new(error, head) if files else error.why)
     except BrokenChain as error:
-        _refuse(output, error.number, error.why)
+        _fail(output, error.number, error.why)
     except VerificationFailed as no:
-        _refuse(output, None, str(no))
+        _fail(output, None, str(no))
     if output.is_data:
         print(as_text(output, facts(verdict, skipped)))
     else:
@@ -171,11 +171,11 @@ async def _export(
 ) -> None:
     progress = VerifyProgress()
     async with _reader(source) as reader:
-        ending = await reader.ending()
-        async for number, text in _pages(reader, ending.last.number):
-            progress.count()
+        ending = await reader.read_tail()
+        async for number, text in _pages(reader, ending.last_head.number):
+            progress.count_entry()
             try:
-                entry = read(text)
+                entry = parse_line(text)
             except InvalidInput as error:
                 raise BrokenChain(number, str(error)) from error
             if not isinstance(entry, Entry):
@@ -184,8 +184,8 @@ async def _export(
             is_then = (since is None or at >= since) and (until is None or at < until)
             if is_then and (tenant is None or named == tenant):
                 file.write(text + "\n")
-        if ending.signed and since is None and until is None and tenant is None:
-            file.write(head_line(ending.signed) + "\n")
+        if ending.signed_head and since is None and until is None and tenant is None:
+            file.write(head_line(ending.signed_head) + "\n")
 
 
 async def _in_redis(source: AuditSource, given: SignedHead | None) -> ChainVerdict:
@@ -193,26 +193,32 @@ async def _in_redis(source: AuditSource, given: SignedHead | None) -> ChainVerdi
         return given or await _anchored(source)
 
     async with _reader(source) as reader:
-        return await prove(reader, anchored)
+        return await verify_stream(reader, anchored)
 
 
-async def prove(reader: Readable, anchored: Callable[[], Awaitable[SignedHead]]) -> ChainVerdict:
+async def verify_stream(
+    reader: Readable, anchored: Callable[[], Awaitable[SignedHead]]
+) -> ChainVerdict:
     """Return the verdict on a chain that may grow during the walk. Raises BrokenChain and No."""
     seen: tuple[int, str] | None = None
     for left in reversed(range(TRIES)):
-        head, ending = await anchored(), await reader.ending()
-        heads = [head] if ending.signed is None else [head, ending.signed]
-        if not holds(heads[-1]):
-            raise BrokenChain(ending.last.number, "the signature of the head does not hold")
-        if heads[-1].key != head.key:
+        head, ending = await anchored(), await reader.read_tail()
+        heads = [head] if ending.signed_head is None else [head, ending.signed_head]
+        if not is_signature_valid(heads[-1]):
+            raise BrokenChain(ending.last_head.number, "the signature of the head does not hold")
+        if heads[-1].public_key != head.public_key:
             raise VerificationFailed(
                 "the head in Redis is signed by another key than the one in the cluster"
             )
         try:
-            return await _walk(reader, ChainVerifier(heads), ending.last.number)
+            return await _walk(reader, ChainVerifier(heads), ending.last_head.number)
         except BrokenChain as error:
             found = (error.number, error.why)
-            if not left or found == seen or (await reader.ending()).last == ending.last:
+            if (
+                not left
+                or found == seen
+                or (await reader.read_tail()).last_head == ending.last_head
+            ):
                 raise  # else retention or a leader may have changed the chain during the walk
             seen = found
     raise AssertionError("the last try returns, or raises")
@@ -221,9 +227,9 @@ async def prove(reader: Readable, anchored: Callable[[], Awaitable[SignedHead]])
 async def _walk(reader: Readable, proof: ChainVerifier, last: int) -> ChainVerdict:
     progress = VerifyProgress()
     async for number, text in _pages(reader, last):
-        progress.count()
+        progress.count_entry()
         try:
-            entry = read(text)
+            entry = parse_line(text)
         except InvalidInput as error:
             raise BrokenChain(number, str(error)) from error
         if not isinstance(entry, Entry) or entry.number != number:
@@ -235,7 +241,7 @@ async def _walk(reader: Readable, proof: ChainVerifier, last: int) -> ChainVerdi
 async def _pages(reader: Readable, last: int) -> AsyncIterator[tuple[int, str]]:
     after = 0
     while after < last:
-        rows = await reader.lines(after, PAGE)
+        rows = await reader.read_lines(after, PAGE)
         if not rows:
             return
         for number, text in rows:
@@ -256,16 +262,16 @@ async def _reader(source: AuditSource) -> AsyncIterator[RedisAuditReader]:
 
 
 async def _anchored(source: AuditSource) -> SignedHead:
-    who = kubeconfig_files.find(source.kubeconfig, os.environ)
+    who = kubeconfig_files.find_caller(source.kubeconfig, os.environ)
     client = await Client.connect_with(who.options)
     try:
-        found = await KeptAnchor(client, source.namespace).anchored()
+        found = await KeptAnchor(client, source.namespace).read_anchored_head()
     finally:
         await client.close()
     where = f"ConfigMap {source.namespace}/{NAME}"
     if found is None:
         raise VerificationFailed(f"{where} holds no signed head to hold the entries against")
-    if not holds(found):
+    if not is_signature_valid(found):
         raise VerificationFailed(f"the signature of the head in {where} does not hold")
     if found.cluster != source.cluster:
         raise VerificationFailed(
@@ -288,8 +294,8 @@ def _in_whole_file(file: Path, given: SignedHead | None) -> ChainVerdict:
     proof, progress = ChainVerifier([given] if given else ()), VerifyProgress()
     for where, raw in _lines((file,)):
         try:
-            found = read(raw.decode())
-        except NotOurs as error:
+            found = parse_line(raw.decode())
+        except ForeignLine as error:
             raise VerificationFailed(f"{where}: {error}; logs and copies need --copies") from error
         except (InvalidInput, UnicodeDecodeError) as error:
             raise VerificationFailed(f"{where}: {error}") from error
@@ -305,8 +311,8 @@ def _in_copies(files: tuple[Path, ...], given: SignedHead | None) -> tuple[Chain
     skipped = 0
     for where, raw in _lines(files):
         try:
-            found = read(raw.decode(errors="replace"))
-        except NotOurs:
+            found = parse_line(raw.decode(errors="replace"))
+        except ForeignLine:
             skipped += 1  # log lines may be mixed with entries
             continue
         except InvalidInput as error:
@@ -323,10 +329,10 @@ def _add(
     proof: ChainVerifier, found: Entry | SignedHead, where: str, progress: VerifyProgress
 ) -> None:
     if isinstance(found, Entry):
-        progress.count()
+        progress.count_entry()
         proof.add_entry(found)
         return
-    if not holds(found):
+    if not is_signature_valid(found):
         raise VerificationFailed(f"{where}: the signature of the head does not hold")
     proof.check_head(found)
 
@@ -335,7 +341,7 @@ def _verdict(proof: ChainVerifier) -> ChainVerdict:
     verdict = proof.verdict()
     if verdict.last is None:
         raise VerificationFailed("there are no entries in these files")
-    if verdict.signed is None:
+    if verdict.newest_signed_head is None:
         raise VerificationFailed("there is no signed head of these entries, so nothing proves them")
     return verdict
 
@@ -367,7 +373,7 @@ def _head_in(path: Path) -> SignedHead:
         if isinstance(body, dict) and isinstance(body.get(name), dict):
             body = body[name]
     try:
-        return read_head(body)
+        return parse_stored_head(body)
     except InvalidInput as error:
         raise InvalidInput(f"{path} holds no signed head: {error}.") from error
 
@@ -382,7 +388,7 @@ def _text(path: Path) -> str:
 def _moment(written: str, now: Millis) -> Millis:
     """Return a time, given as RFC 3339 or as a duration before `now`. Raises InvalidInput."""
     try:
-        return Millis(now - duration(written))
+        return Millis(now - parse_duration(written))
     except InvalidInput:
         pass
     try:
@@ -396,7 +402,7 @@ def _moment(written: str, now: Millis) -> Millis:
     return Millis(int(moment.timestamp() * 1000))
 
 
-def _refuse(output: OutputOptions, number: int | None, why: str) -> None:
+def _fail(output: OutputOptions, number: int | None, why: str) -> None:
     if output.is_data:
         print(as_text(output, {"holds": False, "number": number, "why": why}))
     what = "the audit chain does not hold" if number is None else f"entry {number} does not hold"

@@ -17,10 +17,10 @@ def facts(verdict: ChainVerdict, skipped: int) -> dict[str, Any]:
         "entries": verdict.entries,
         "first": _brief(verdict.first),
         "last": _brief(verdict.last),
-        "head": verdict.signed.fields() if verdict.signed else None,
-        "unsigned": verdict.unsigned,
+        "head": verdict.newest_signed_head.json_fields() if verdict.newest_signed_head else None,
+        "unsigned": verdict.unsigned_entries,
         "gaps": verdict.gaps,
-        "absent": verdict.absent.number,
+        "absent": verdict.missing_head.number,
         "skipped": skipped,
     }
 
@@ -31,7 +31,7 @@ def _brief(entry: Entry | None) -> dict[str, Any] | None:
 
 def sentence(verdict: ChainVerdict, skipped: int, *, is_pinned: bool) -> str:
     """Return the text output. `is_pinned`: the user gave `--public-key`."""
-    first, last, signed = verdict.first, verdict.last, verdict.signed
+    first, last, signed = verdict.first, verdict.last, verdict.newest_signed_head
     if first is None or last is None:
         return "There are no entries yet."
     said = [
@@ -41,13 +41,15 @@ def sentence(verdict: ChainVerdict, skipped: int, *, is_pinned: bool) -> str:
     if signed is not None:
         said.append(f"head signed at {_stamp(signed.at)}")
         if not is_pinned:
-            said.append(f"by the key {signed.key}, which --public-key compares with your copy")
-        if verdict.unsigned:
-            said.append(f"{verdict.unsigned} came after it and are not signed")
+            said.append(
+                f"by the key {signed.public_key}, which --public-key compares with your copy"
+            )
+        if verdict.unsigned_entries:
+            said.append(f"{verdict.unsigned_entries} came after it and are not signed")
     if verdict.gaps:
         said.append(f"{verdict.gaps} entries record a gap")
-    if verdict.absent.number:
-        said.append(f"those up to number {verdict.absent.number} are not here")
+    if verdict.missing_head.number:
+        said.append(f"those up to number {verdict.missing_head.number} are not here")
     if skipped:
         said.append(f"{skipped} lines are not readable lines of the chain and were skipped")
     return "; ".join(said) + "."

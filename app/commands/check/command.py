@@ -19,7 +19,7 @@ import msgspec
 from app.commands.release.manual_release import ByHand
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.kubeconfig import KubeconfigOptions
-from app.core.policy import TO_ENFORCE, Mode
+from app.core.policy import ENFORCE_COMMAND, Mode
 from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
@@ -80,7 +80,7 @@ WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 
 def run(options: CheckOptions) -> None:
     """Run all checks. Raises FairgateError, and SystemExit with 1 if one failed."""
-    who = kubeconfig_files.find(options.kubeconfig, os.environ)
+    who = kubeconfig_files.find_caller(options.kubeconfig, os.environ)
 
     async def go() -> list[CheckResult]:
         client = await Client.connect_with(who.options)
@@ -113,7 +113,7 @@ class InstallationCheck:
     async def run(self) -> list[CheckResult]:
         """Run every check until it passes or the time is over. Return the results in order."""
         deadline = time.monotonic() + self._wait
-        mode = await self._try("mode", self._mode, deadline)
+        mode = await self._run_check("mode", self._mode, deadline)
         probes: dict[str, Check] = {
             "objects": self._objects,
             "hold": self._hold,
@@ -124,10 +124,12 @@ class InstallationCheck:
         if mode.passed is None:
             results += [CheckResult(name, None, _MODE_UNKNOWN) for name in probes]
         elif mode.message not in (_OBSERVES, _POLICY_OBSERVES):
-            results += [await self._try(name, each, deadline) for name, each in probes.items()]
-        return [*results, await self._try("leader", self._leader, deadline)]
+            results += [
+                await self._run_check(name, each, deadline) for name, each in probes.items()
+            ]
+        return [*results, await self._run_check("leader", self._leader, deadline)]
 
-    async def _try(self, name: str, check: Check, deadline: float) -> CheckResult:
+    async def _run_check(self, name: str, check: Check, deadline: float) -> CheckResult:
         while True:
             try:
                 return CheckResult(name, True, await check())
@@ -173,15 +175,15 @@ class InstallationCheck:
         return f"all {len(refs)} webhook configurations and policies exist"
 
     async def _hold(self) -> str:
-        return f"a pod with a managed resource is held by {await self._probes.hold()}"
+        return f"a pod with a managed resource is held by {await self._probes.probe_hold()}"
 
     async def _create(self) -> str:
-        return f"a pod of another scheduler is refused by {await self._probes.create()}"
+        return f"a pod of another scheduler is refused by {await self._probes.probe_create()}"
 
     async def _release(self) -> str:
         if await ByHand(self._client).may_release(NAMESPACE):
             raise CheckSkipped(_MAY_RELEASE)
-        return f"the gate of a held pod is protected by {await self._probes.release()}"
+        return f"the gate of a held pod is protected by {await self._probes.probe_release()}"
 
     async def _leader(self) -> str:
         """Return who leads. A leader renews its Lease, so the Lease must change."""
@@ -230,7 +232,7 @@ _MODE_UNKNOWN = "not tested: the mode is not known, and mode Observe holds no po
 _OBSERVES = "Observe: pods are not held, so enforcement is not tested"
 _POLICY_OBSERVES = (
     f"{_OBSERVES}. Policy default sets this mode, and the chart's mode has no effect; to enforce: "
-    f"{TO_ENFORCE}"
+    f"{ENFORCE_COMMAND}"
 )
 _MAY_RELEASE = (
     "not tested: you may remove the gate of a pod, as cluster administrators may. helm test uses "

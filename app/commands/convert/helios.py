@@ -23,18 +23,18 @@ def convert(path: Path) -> ConvertedLog:
     """Return the jobs of the file. Raises InvalidInput."""
     log = ConvertedLog()
     for row in read_rows(path, COLUMNS):
-        gpus = row.whole("gpu_num", 0)
+        gpus = row.whole_number("gpu_num", 0)
         if gpus == 0:
             log.leave_out("that request no GPU")
             continue
-        nodes = row.whole("node_num", 1)
+        nodes = row.whole_number("node_num", 1)
         pods = nodes if gpus % nodes == 0 else gpus
         log.add(
             LogJob(
-                name=row.needed("job_id"),
+                name=row.required_text("job_id"),
                 submitted=_submitted(row),
-                tenant=row.needed("vc"),
-                user=row.needed("user"),
+                tenant=row.required_text("vc"),
+                user=row.required_text("user"),
                 pods=pods,
                 gpus=Fraction(gpus, pods),
                 cpus=row.number("cpu_num") / pods,
@@ -45,7 +45,7 @@ def convert(path: Path) -> ConvertedLog:
 
 
 def _submitted(row: CsvRow) -> Fraction:
-    written = row.needed("submit_time")
+    written = row.required_text("submit_time")
     try:
         return Fraction((datetime.fromisoformat(written) - _EPOCH).total_seconds())
     except (ValueError, TypeError) as error:

@@ -35,7 +35,7 @@ def convert(tasks: Path, jobs: Path) -> ConvertedLog:
 
 
 def _add(log: ConvertedLog, row: CsvRow, submitted: dict[str, tuple[str, Fraction]]) -> None:
-    job = row.needed("job_name")
+    job = row.required_text("job_name")
     gpus = row.number("plan_gpu", 0) / PERCENT
     if gpus == 0:
         log.leave_out("that request no GPU")
@@ -48,11 +48,11 @@ def _add(log: ConvertedLog, row: CsvRow, submitted: dict[str, tuple[str, Fractio
         cpus, memory = row.text("plan_cpu"), row.text("plan_mem")
         log.add(
             LogJob(
-                name=f"{job}/{row.needed('task_name')}",
+                name=f"{job}/{row.required_text('task_name')}",
                 submitted=at,
                 tenant="",
                 user=user,
-                pods=row.whole("inst_num", 1, 1),
+                pods=row.whole_number("inst_num", 1, 1),
                 gpus=gpus,
                 cpus=row.number("plan_cpu") / PERCENT if cpus else None,
                 memory_gib=row.number("plan_mem") if memory else None,

@@ -57,7 +57,7 @@ PARSERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 """Variable of the webhook's container, with the field that it sets."""
 
 
-def installed(deployment: Object) -> Assumptions:
+def installed_settings(deployment: Object) -> Assumptions:
     """Return the settings in the Deployment of the webhook. Raises InvalidInput.
 
     `binders` is empty: the accounts hold the right by RBAC.
@@ -93,7 +93,7 @@ RULES = {
 """Chart value, with the rule that it sets."""
 
 
-def planned(text: str) -> Assumptions:
+def planned_settings(text: str) -> Assumptions:
     """Return the settings in a values file of the chart. Raises InvalidInput."""
     try:
         values = yaml.safe_load(text) or {}

@@ -19,12 +19,12 @@ from app.commands.doctor.findings import names
 from app.commands.doctor.installation_checks import policy_mode
 from app.commands.doctor.snapshot import ClusterSnapshot
 from app.commands.doctor.workload_checks import (
-    described,
-    refused,
+    describe_workloads,
+    refused_workloads,
     unlisted_kinds,
 )
 from app.core.policy import Mode
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 
 IMAGE = "registry.example.com/fairgate"
 SECRET = "fairgate-redis-url"  # noqa: S105 (a name)
@@ -61,12 +61,15 @@ def chart_values(
     `namespace` is that of Fairgate, which must be exempt. `redis_faults`: the messages of
     the failed checks of the Redis.
     """
-    usual, assumed = Assumptions(), seen.assumed
+    usual, assumed = Assumptions(), seen.assumptions
     sections = [_mode(seen), _image(seen, image), _redis(redis_url, namespace, redis_faults)]
-    spaces = [space for space in refused(seen) if space.agents]
-    exempt = {s.namespace: names(described(s.agents)) for s in spaces if s.should_be_exempt}
+    spaces = [space for space in refused_workloads(seen) if space.agents]
+    exempt = {
+        s.namespace: names(describe_workloads(s.agents)) for s in spaces if s.should_be_exempt
+    }
     kept = [
-        f"Not exempted: {s.whose}, where {names(described(s.agents))} would be refused. Move it to "
+        f"Not exempted: {s.namespace_and_tenant}, where {names(describe_workloads(s.agents))} "
+        "would be refused. Move it to "
         "a namespace\nof its own: Fairgate would not queue the pods of an exempt namespace."
         for s in spaces
         if not s.should_be_exempt
@@ -162,7 +165,7 @@ def _redis(url: str, namespace: str, faults: Iterable[str]) -> Section:
             {},
         )
     value: dict[str, str] = {"url": url}
-    comment = [f"Not in order: {visible(fault)[:LONGEST_FAULT]}" for fault in faults]
+    comment = [f"Not in order: {escape_hidden(fault)[:LONGEST_FAULT]}" for fault in faults]
     if urlsplit(url).username is not None:  # a password may be in the place of the user
         value = {"existingSecret": SECRET}
         comment += [
@@ -174,8 +177,8 @@ def _redis(url: str, namespace: str, faults: Iterable[str]) -> Section:
 
 def _schedulers(seen: ClusterSnapshot) -> list[Section]:
     found, binders = other_schedulers(seen), other_binders(seen)
-    rules, usual = seen.assumed.rules, Assumptions()
-    users = list(dict.fromkeys([*BINDERS, *seen.assumed.binders, *_bound(seen), *binders]))
+    rules, usual = seen.assumptions.rules, Assumptions()
+    users = list(dict.fromkeys([*BINDERS, *seen.assumptions.binders, *_bound(seen), *binders]))
     listed = list(dict.fromkeys([*rules.schedulers, *found]))
     if tuple(listed) == usual.rules.schedulers and tuple(users) == BINDERS:
         return []

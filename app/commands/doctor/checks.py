@@ -21,7 +21,7 @@ from app.commands.doctor.values_file_checks import check_values_file
 from app.commands.doctor.workload_checks import check_operators, check_pods
 
 
-def examine(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Finding]:
+def run_checks(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Finding]:
     """Return all findings about a cluster. `now` is an aware datetime."""
     return [
         *_incomplete(seen),
@@ -42,7 +42,7 @@ def examine(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Findin
 
 def _incomplete(seen: ClusterSnapshot) -> Iterator[Finding]:
     custom = {each.name for each in seen.kinds}
-    for verb, resource in sorted({(each.verb, each.resource) for each in seen.unread}):
+    for verb, resource in sorted({(each.verb, each.resource) for each in seen.unreadable}):
         # The pods of custom resources are checked, even if their templates are not. Few people may
         # read Secrets.
         make = warning if resource in {*custom, "secrets"} else problem
@@ -52,14 +52,14 @@ def _incomplete(seen: ClusterSnapshot) -> Iterator[Finding]:
             f"Grant the verb {verb} on {resource} (docs/examples/doctor-role.yaml).",
             [resource],
         )
-    for name, why in sorted(seen.unanswered.items()):
+    for name, why in sorted(seen.failed_lists.items()):
         yield warning(
             Check.RIGHTS,
             f"{name} cannot be listed, so only its pods are checked: {why}",
             "Repair the conversion webhook of the kind.",
             [name],
         )
-    for resource in sorted(set(seen.cut)):
+    for resource in sorted(set(seen.truncated)):
         yield warning(
             Check.RIGHTS,
             f"only the first {MOST} {resource} were read.",

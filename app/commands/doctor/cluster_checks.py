@@ -9,7 +9,7 @@ from typing import Any
 from app.commands.doctor.findings import Check, Finding, count, names, ok, problem, warning
 from app.commands.doctor.snapshot import ClusterSnapshot
 from app.commands.doctor.workloads import DEFAULT_SCHEDULER
-from app.core.admission.priority_class_twins import twin_name, twins
+from app.core.admission.priority_class_twins import twin_name, wanted_twins
 from app.ports.cluster_survey import Object
 
 OLDEST = (1, 30)
@@ -60,7 +60,7 @@ def check_kubernetes(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 def check_schedulers(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Check that Fairgate allows all schedulers that place pods, and all accounts that bind."""
-    allowed = seen.assumed.rules.schedulers
+    allowed = seen.assumptions.rules.schedulers
     others = other_schedulers(seen)
     for scheduler in others:
         pods = [each.address for each in seen.workloads if scheduler in each.schedulers]
@@ -84,7 +84,7 @@ def check_schedulers(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 def other_schedulers(seen: ClusterSnapshot) -> list[str]:
     """Return the names of schedulers that place pods and are not allowed."""
-    exempt, allowed = set(seen.assumed.exempt), set(seen.assumed.rules.schedulers)
+    exempt, allowed = set(seen.assumptions.exempt), set(seen.assumptions.rules.schedulers)
     used = (each.schedulers for each in seen.workloads if each.namespace not in exempt)
     return sorted(set().union(*used) - allowed - {DEFAULT_SCHEDULER})
 
@@ -94,19 +94,19 @@ def other_binders(seen: ClusterSnapshot) -> list[str]:
 
     The controllers of kube-system hold the right without using it.
     """
-    permitted = [*seen.accounts.holders(MAY_BIND), *seen.assumed.binders]
-    known = {*permitted, *seen.assumed.rules.controllers}
+    permitted = [*seen.accounts.holders(MAY_BIND), *seen.assumptions.binders]
+    known = {*permitted, *seen.assumptions.rules.controllers}
     return [each for each in seen.accounts.holders(*BINDS) if each not in known]
 
 
 def check_priorities(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Check the PriorityClasses, of which Fairgate makes copies that never preempt."""
-    if not seen.is_known("priorityclasses") or not seen.assumed.rules.refuse_preemption:
+    if not seen.is_known("priorityclasses") or not seen.assumptions.rules.refuse_preemption:
         return
-    wanted = twins(seen.classes)
+    wanted = wanted_twins(seen.classes)
     for name, twin in sorted(wanted.items()):
         taken = seen.classes.get(name)
-        if taken and not taken.ours and not (taken.never and taken.value == twin.value):
+        if taken and not taken.is_ours and not (taken.never_preempts and taken.value == twin.value):
             yield problem(
                 Check.PRIORITIES,
                 f"PriorityClass {name} has the name of a twin but differs from it: GPU pods of its "
@@ -126,8 +126,8 @@ def check_quotas(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
     """Check the quotas that name PriorityClasses. A GPU pod gets the twin of its class."""
     if not seen.is_known("resourcequotas"):
         return
-    exempt = set(seen.assumed.exempt)
-    wanted = {twin_name(name) for name in seen.classes} & set(twins(seen.classes))
+    exempt = set(seen.assumptions.exempt)
+    wanted = {twin_name(name) for name in seen.classes} & set(wanted_twins(seen.classes))
     named = 0
     for quota in seen.quotas:
         space, name = quota["metadata"]["namespace"], quota["metadata"]["name"]
@@ -140,7 +140,7 @@ def check_quotas(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
             for each in classes
             if twin_name(each) in wanted and twin_name(each) not in classes
         )
-        if missing and seen.assumed.rules.refuse_preemption:
+        if missing and seen.assumptions.rules.refuse_preemption:
             yield warning(
                 Check.QUOTAS,
                 f"ResourceQuota {space}/{name} names {', '.join(sorted(classes))}, and GPU pods "

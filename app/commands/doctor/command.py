@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.commands.doctor import assumptions, report
 from app.commands.doctor.chart_values import as_values, as_yaml, chart_values
-from app.commands.doctor.checks import examine
+from app.commands.doctor.checks import run_checks
 from app.commands.doctor.findings import Check, Finding, Level, problem
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot, watch_expired_lease
@@ -44,13 +44,15 @@ class DoctorOptions:
 
 def run(options: DoctorOptions) -> None:
     """Run the command. Raises FairgateError, and SystemExit with 1 if there is a problem."""
-    who = kubeconfig_files.find(options.kubeconfig, os.environ)
-    settings = None if options.planned is None else assumptions.planned(_read(options.planned))
+    who = kubeconfig_files.find_caller(options.kubeconfig, os.environ)
+    settings = (
+        None if options.planned is None else assumptions.planned_settings(_read(options.planned))
+    )
     redis = setting_parsers.redis_url(options.redis) if options.redis else ""
     setting_parsers.label(options.namespace)
     seen, of_redis = asyncio.run(_read_snapshot(options, who, settings, redis))
     now = datetime.now(UTC)
-    findings = [*examine(seen, options.namespace, now), *of_redis]
+    findings = [*run_checks(seen, options.namespace, now), *of_redis]
     faults = [each.message for each in of_redis if each.level is not Level.OK]
     sections = chart_values(seen, options.namespace, redis, options.image, faults)
     if options.write is not None:
@@ -79,11 +81,11 @@ async def _read_snapshot(
         await watch_expired_lease(survey, options.namespace, seen)
     finally:
         await client.close()
-    return seen, await _look_at_redis(redis, seen) if redis else ()
+    return seen, await _check_redis(redis, seen) if redis else ()
 
 
-async def _look_at_redis(url: str, seen: ClusterSnapshot) -> list[Finding]:
-    host = redis_url.hosts(url)
+async def _check_redis(url: str, seen: ClusterSnapshot) -> list[Finding]:
+    host = redis_url.host_names(url)
     server = Server.connect(url)
     try:
         facts = await server.call("INFO", "server") | await server.call("INFO", "memory")
@@ -103,7 +105,11 @@ async def _look_at_redis(url: str, seen: ClusterSnapshot) -> list[Finding]:
         int(facts.get("maxmemory", 0)),
         str(facts.get("maxmemory_policy", "")),
     )
-    return list(check_server(found, host, sum(each.pods for each in seen.workloads if each.asks)))
+    return list(
+        check_server(
+            found, host, sum(each.pods for each in seen.workloads if each.requests_devices)
+        )
+    )
 
 
 def _read(file: Path) -> str:

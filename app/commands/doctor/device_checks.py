@@ -34,7 +34,7 @@ def is_accelerator(resource: str) -> bool:
 
 def unmanaged_devices(seen: ClusterSnapshot) -> list[str]:
     """Return the accelerators of the nodes that Fairgate does not manage."""
-    managed = ManagedResources(seen.assumed.managed)
+    managed = ManagedResources(seen.assumptions.managed)
     return sorted(each for each in seen.resources if each not in managed and is_accelerator(each))
 
 
@@ -42,7 +42,7 @@ def check_devices(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Check that Fairgate manages the devices that nodes report."""
     if not seen.is_known("nodes"):
         return
-    managed = ManagedResources(seen.assumed.managed)
+    managed = ManagedResources(seen.assumptions.managed)
     for each in unmanaged_devices(seen):
         yield problem(
             Check.DEVICES,
@@ -69,11 +69,11 @@ def uncounted_classes(seen: ClusterSnapshot) -> dict[str, str]:
 
     The name is "" for a class without `extendedResourceName`.
     """
-    managed = ManagedResources(seen.assumed.managed)
+    managed = ManagedResources(seen.assumptions.managed)
     return {
         name: extended
         for name, extended in sorted(seen.device_classes.items())
-        if name not in seen.assumed.classes and not (extended and extended in managed)
+        if name not in seen.assumptions.classes and not (extended and extended in managed)
     }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from app.commands.doctor.findings import Check, Finding, count, names, ok, problem, warning
 from app.commands.doctor.snapshot import ClusterSnapshot, read_time
 from app.core.errors import InvalidInput
-from app.core.policy import TO_ENFORCE, Mode
+from app.core.policy import ENFORCE_COMMAND, Mode
 from app.core.well_known import GATE
-from app.kube.enforcement_spec import ALWAYS, BINDING, Ref, is_denying, read_documents
+from app.kube.enforcement_spec import ALWAYS_ENFORCED, BINDING, Ref, is_denying, read_documents
 from app.ports.cluster_survey import Object
 
 SERVICE = "kubernetes.io/service-name"
@@ -29,7 +29,7 @@ def check_installation(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding
     if not seen.installation.exists:
         if seen.is_known("mutatingwebhookconfigurations", "deployments"):
             judged = (
-                "settings of the values file" if seen.assumed.references else "chart's defaults"
+                "settings of the values file" if seen.assumptions.references else "chart's defaults"
             )
             yield ok(Check.WEBHOOKS, f"Fairgate is not installed; the {judged} are judged.")
         return
@@ -139,7 +139,7 @@ def _observes(seen: ClusterSnapshot) -> Finding:
     message = (
         "Policy default has mode Observe, which overrides the chart: no pod is held or refused."
     )
-    return warning(Check.MODE, message, f"{remedy}: {TO_ENFORCE}")
+    return warning(Check.MODE, message, f"{remedy}: {ENFORCE_COMMAND}")
 
 
 def _rules(seen: ClusterSnapshot) -> Iterator[Finding]:
@@ -184,7 +184,7 @@ def _denying(seen: ClusterSnapshot) -> dict[Ref, bool] | None:
     return {
         ref: ref in live and is_denying({"kind": ref.kind, **live[ref]})
         for ref in wanted
-        if ref.kind in (BINDING, *KINDS.values()) and ref.name not in ALWAYS
+        if ref.kind in (BINDING, *KINDS.values()) and ref.name not in ALWAYS_ENFORCED
     }
 
 

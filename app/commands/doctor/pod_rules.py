@@ -19,19 +19,19 @@ from app.core.admission.priority_class_twins import (
     KnownPriorityClasses,
     PriorityClass,
     Twin,
-    twins,
+    wanted_twins,
 )
-from app.core.admission.validation import Guard, PodFacts
+from app.core.admission.validation import PodFacts, PodValidator
 from app.core.errors import InvalidInput
 from app.core.model import TenantName, UserName
 from app.core.well_known import (
     ANNOTATION_RELEASE,
     ANNOTATION_SUBMITTER,
     GATE,
-    HELD,
     KEY_PREFIX,
     LABEL_TENANT,
     LABEL_USER,
+    RELEASE_HELD,
 )
 from app.k8s_types import objects
 from app.web.webhook import pod_facts
@@ -39,7 +39,7 @@ from app.web.webhook import pod_facts
 CALLER = UserName("doctor")
 """The assumed submitter. No rule depends on the name."""
 
-STAMPS = {ANNOTATION_RELEASE: HELD, ANNOTATION_SUBMITTER: str(CALLER)}
+STAMPS = {ANNOTATION_RELEASE: RELEASE_HELD, ANNOTATION_SUBMITTER: str(CALLER)}
 LABELS = {LABEL_TENANT: "x", LABEL_USER: "x"}
 
 
@@ -47,7 +47,7 @@ LABELS = {LABEL_TENANT: "x", LABEL_USER: "x"}
 class Verdict:
     """What Fairgate would do with a pod. `refusal` is the message, "" if it would be admitted."""
 
-    asks: bool
+    requests_devices: bool
     refusal: str = ""
 
 
@@ -56,47 +56,51 @@ class PodJudge:
 
     def __init__(self, assumed: Assumptions, classes: KnownPriorityClasses) -> None:
         """The twins of all classes count as existing, because the webhook creates them."""
-        self._guard = Guard(assumed.rules)
+        self._guard = PodValidator(assumed.rules)
         self._scheduler = assumed.rules.schedulers[0]
         self._managed = assumed.resources
-        wanted = {name: _existing(twin) for name, twin in twins(classes).items()}
+        wanted = {name: _existing(twin) for name, twin in wanted_twins(classes).items()}
         self._classes = {**wanted, **classes} if assumed.rules.refuse_preemption else None
 
-    def judge(self, pod: Mapping[str, Any], namespace: str, *, is_created: bool) -> Verdict:
+    def evaluate(self, pod: Mapping[str, Any], namespace: str, *, is_created: bool) -> Verdict:
         """Return the verdict about a pod or a pod template.
 
         `is_created`: it is an existing pod, so the scheduler may have written its node.
         """
         try:
-            facts = pod_facts.sheet_of(_plain(pod, is_created), self._managed)
+            facts = pod_facts.read_pod_facts(_plain(pod, is_created), self._managed)
             read = objects.convert(pod, objects.PodObject)
-            demand = read.spec.demand() if facts.asks else {}
+            demand = read.spec.demand() if facts.needs_managed else {}
         except (msgspec.ValidationError, InvalidInput) as error:
-            return Verdict(asks=False, refusal=f"Fairgate: cannot read it: {error}")
+            return Verdict(requests_devices=False, refusal=f"Fairgate: cannot read it: {error}")
         refusal = ""
-        if facts.asks:
+        if facts.needs_managed:
             asked = hold.PodCreateRequest(
                 namespace=namespace,
                 caller=CALLER,
                 demand=demand,
-                claims=bool(read.spec.resource_claims),
+                has_device_claims=bool(read.spec.resource_claims),
                 labels=facts.labels,
                 annotations=facts.annotations,
                 node_name=facts.node,
                 priority_class=read.spec.priority_class_name,
                 preemption_policy=read.spec.preemption_policy,
-                excess=facts.excess,
-                believed=not is_created,
+                too_large_message=facts.too_large_message,
+                trusts_stamp=not is_created,
             )
             owner = hold.NamespaceOwner(TenantName(namespace))
-            verdict = hold.judge(asked, owner, self._managed, self._classes)
+            verdict = hold.decide_hold(asked, owner, self._managed, self._classes)
             refusal = verdict.message if isinstance(verdict, hold.DenyDecision) else ""
-            facts = self._held(facts)
+            facts = self._as_held(facts)
         guard = self._guard
-        found = refusal or guard.created(facts, CALLER) or guard.walled(facts, namespace)
-        return Verdict(facts.asks, found or "")
+        found = (
+            refusal
+            or guard.check_create(facts, CALLER)
+            or guard.check_anti_affinity(facts, namespace)
+        )
+        return Verdict(facts.needs_managed, found or "")
 
-    def _held(self, facts: PodFacts) -> PodFacts:
+    def _as_held(self, facts: PodFacts) -> PodFacts:
         """Return the pod as the webhook would change it."""
         return replace(
             facts,
@@ -123,4 +127,4 @@ def _plain(pod: Mapping[str, Any], is_created: bool) -> dict[str, Any]:
 
 
 def _existing(twin: Twin) -> PriorityClass:
-    return PriorityClass(twin.name, twin.value, never=True, ours=True)
+    return PriorityClass(twin.name, twin.value, never_preempts=True, is_ours=True)

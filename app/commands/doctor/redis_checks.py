@@ -51,7 +51,7 @@ def check_size(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Report the memory that Redis needs for the pods of this cluster. No server is contacted."""
     if not seen.is_known("pods"):
         return
-    pods = sum(each.pods for each in seen.workloads if each.asks)
+    pods = sum(each.pods for each in seen.workloads if each.requests_devices)
     of_pods, usage, audit = needed_megabytes(pods)
     yield ok(
         Check.REDIS,

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from app.commands.doctor.findings import Finding, Level, count
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 from app.terminal.output import Listing
 
 ORDER = (Level.PROBLEM, Level.WARNING, Level.OK)
@@ -25,7 +25,7 @@ def as_text(findings: Sequence[Finding]) -> str:
     summary = f"{count(problems, 'problem')}, {count(warnings, 'warning')}."
     if problems or warnings:
         summary += " fairgate doctor -o values prints values of the chart for this cluster."
-    return "\n".join(map(visible, [*lines, summary])) + "\n"
+    return "\n".join(map(escape_hidden, [*lines, summary])) + "\n"
 
 
 def as_document(findings: Sequence[Finding], values: dict[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Installation:
 class ClusterSnapshot:
     """The facts of one cluster."""
 
-    assumed: Assumptions = field(default_factory=Assumptions)
+    assumptions: Assumptions = field(default_factory=Assumptions)
     version: str = ""
     admission: frozenset[str] = frozenset()
     """The resources of the admission API that the API server serves."""
@@ -126,15 +126,15 @@ class ClusterSnapshot:
     drivers: Counter[str] = field(default_factory=Counter)
     """Devices in ResourceSlices, by driver."""
     installation: Installation = field(default_factory=Installation)
-    unread: list[Unread] = field(default_factory=list)
-    cut: list[str] = field(default_factory=list)
+    unreadable: list[Unread] = field(default_factory=list)
+    truncated: list[str] = field(default_factory=list)
     """Kinds with too many objects: only the first ones were read."""
-    unanswered: dict[str, str] = field(default_factory=dict)
+    failed_lists: dict[str, str] = field(default_factory=dict)
     """Custom kinds whose list failed, with the reason."""
 
     def is_known(self, *resources: str) -> bool:
         """Return whether all objects of these resources could be read."""
-        return not {each.resource for each in self.unread}.intersection(resources)
+        return not {each.resource for each in self.unreadable}.intersection(resources)
 
 
 def read_time(text: object) -> datetime | None:
@@ -160,7 +160,7 @@ async def take_snapshot(
     await reading.read_server()
     await reading.read_installation(namespace)
     if planned is not None:
-        reading.found.assumed = planned
+        reading.found.assumptions = planned
         await reading.read_secrets(namespace, planned)
     await reading.read_accounts()
     await reading.read_nodes()
@@ -210,32 +210,32 @@ class _Reading:
             if item["metadata"]["name"].startswith("fairgate-"):
                 found.deployments[item["metadata"]["name"]] = item
 
-        await self._each("deployments", f"/apis/apps/v1/{space}/deployments", add)
+        await self._read_each("deployments", f"/apis/apps/v1/{space}/deployments", add)
         enforcement = f"/api/v1/{space}/configmaps/fairgate-enforcement"
         found.enforcement = await self._get("configmaps", enforcement)
         for attribute in ("mutating", "validating"):
             resource = f"{attribute}webhookconfigurations"
             item = await self._get(resource, f"{ADMISSION}/{resource}/fairgate")
             setattr(found, attribute, item)
-        await self._each("tenants.fairgate.io", f"{GROUP}/tenants", self._add_tenant)
+        await self._read_each("tenants.fairgate.io", f"{GROUP}/tenants", self._add_tenant)
         if not found.exists:
             return
         resource = "validatingadmissionpolicybindings"
-        await self._each(resource, f"{ADMISSION}/{resource}", found.bindings.append)
-        await self._each(
+        await self._read_each(resource, f"{ADMISSION}/{resource}", found.bindings.append)
+        await self._read_each(
             "endpointslices",
             f"/apis/discovery.k8s.io/v1/{space}/endpointslices",
             found.endpoints.append,
         )
         found.lease = await self._get("leases", _lease_path(namespace))
         found.policy = await self._get("policies.fairgate.io", f"{GROUP}/policies/default")
-        await self._each("pools.fairgate.io", f"{GROUP}/pools", found.pools.append)
+        await self._read_each("pools.fairgate.io", f"{GROUP}/pools", found.pools.append)
         canary = "/api/v1/namespaces/fairgate-canary/pods/fairgate-canary"
         found.canary = await self._get("pods", canary)
-        await self._each("pods", f"/api/v1/{space}/pods", found.pods.append)
-        await self._each("events", f"/api/v1/{space}/events", found.events.append)
+        await self._read_each("pods", f"/api/v1/{space}/pods", found.pods.append)
+        await self._read_each("events", f"/api/v1/{space}/events", found.events.append)
         if webhook := found.deployments.get("fairgate-webhook"):
-            self.found.assumed = assumptions.installed(webhook)
+            self.found.assumptions = assumptions.installed_settings(webhook)
 
     async def read_secrets(self, namespace: str, planned: Assumptions) -> None:
         for named in planned.references.secrets if planned.references else ():
@@ -251,8 +251,10 @@ class _Reading:
 
     async def read_accounts(self) -> None:
         accounts = self.found.accounts
-        await self._each("clusterroles", f"{RBAC}/clusterroles", accounts.add_role)
-        await self._each("clusterrolebindings", f"{RBAC}/clusterrolebindings", accounts.add_binding)
+        await self._read_each("clusterroles", f"{RBAC}/clusterroles", accounts.add_role)
+        await self._read_each(
+            "clusterrolebindings", f"{RBAC}/clusterrolebindings", accounts.add_binding
+        )
 
     async def read_nodes(self) -> None:
         found = self.found
@@ -275,43 +277,43 @@ class _Reading:
             known = read_priority(msgspec.convert(item, objects.PriorityClassObject), Millis(0))
             found.classes[known.priority.name] = known.priority
 
-        await self._each("nodes", "/api/v1/nodes", add_node)
+        await self._read_each("nodes", "/api/v1/nodes", add_node)
         group = await self._get("resource.k8s.io", "/apis/resource.k8s.io") or {}
         if version := (group.get("preferredVersion") or {}).get("groupVersion"):
             found.dra = version
-            await self._each("deviceclasses", f"/apis/{version}/deviceclasses", add_class)
-            await self._each("resourceslices", f"/apis/{version}/resourceslices", add_slice)
-        await self._each(
+            await self._read_each("deviceclasses", f"/apis/{version}/deviceclasses", add_class)
+            await self._read_each("resourceslices", f"/apis/{version}/resourceslices", add_slice)
+        await self._read_each(
             "priorityclasses", "/apis/scheduling.k8s.io/v1/priorityclasses", add_priority
         )
-        await self._each("resourcequotas", "/api/v1/resourcequotas", found.quotas.append)
+        await self._read_each("resourcequotas", "/api/v1/resourcequotas", found.quotas.append)
 
     async def read_workloads(self) -> None:
         found = self.found
-        await self._each(
+        await self._read_each(
             "customresourcedefinitions",
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             lambda item: found.kinds.append(custom_kind(item)),
             LARGE_PAGE,
         )
-        workloads = Workloads(PodJudge(found.assumed, found.classes))
+        workloads = Workloads(PodJudge(found.assumptions, found.classes))
         for path, kind in WORKLOADS:
-            await self._templates(kind.resource, path, KINDS[kind.resource], [kind], workloads)
+            await self._read_templates(kind.resource, path, KINDS[kind.resource], [kind], workloads)
         for custom in found.kinds:
             name = (custom.group, custom.resource)
-            known = found.assumed.templates
+            known = found.assumptions.templates
             listed = [each for each in known if (each.group, each.resource) == name]
             kinds = list(dict.fromkeys([*custom.templates, *listed]))
             if kinds and custom.is_namespaced and custom.versions:
                 path = f"/apis/{custom.group}/{custom.versions[-1]}/{custom.resource}"
                 try:
-                    await self._templates(custom.name, path, custom.kind, kinds, workloads)
+                    await self._read_templates(custom.name, path, custom.kind, kinds, workloads)
                 except ClusterUnavailable as error:  # such as a broken conversion webhook
-                    found.unanswered[custom.name] = str(error)
-        await self._each("pods", "/api/v1/pods", workloads.add_pod)
+                    found.failed_lists[custom.name] = str(error)
+        await self._read_each("pods", "/api/v1/pods", workloads.add_pod)
         found.workloads = list(workloads)
 
-    async def _templates(
+    async def _read_templates(
         self,
         resource: str,
         path: str,
@@ -323,32 +325,32 @@ class _Reading:
             for kind in kinds:
                 workloads.add_templates(kind, object_kind, item)
 
-        await self._each(resource, path, add, LARGE_PAGE * 5)
+        await self._read_each(resource, path, add, LARGE_PAGE * 5)
 
     async def _get(self, resource: str, path: str) -> Object | None:
         try:
             return await self._survey.get(path)
         except ClusterRefused as error:
-            self._refused(error, Unread("get", resource, path))
+            self._record_refusal(error, Unread("get", resource, path))
             return None
 
-    async def _each(
+    async def _read_each(
         self, resource: str, path: str, add: Callable[[Object], Any], page: int = PAGE
     ) -> None:
         """Call `add` for the first `MOST` objects of a list."""
         number = 0
         try:
-            async for items in self._survey.pages(path, page):
+            async for items in self._survey.list_pages(path, page):
                 for item in items:
                     number += 1
                     add(item)
                 if number >= MOST:
-                    self.found.cut.append(resource)
+                    self.found.truncated.append(resource)
                     return
         except ClusterRefused as error:
-            self._refused(error, Unread("list", resource, path))
+            self._record_refusal(error, Unread("list", resource, path))
 
-    def _refused(self, error: ClusterRefused, unread: Unread) -> None:
+    def _record_refusal(self, error: ClusterRefused, unread: Unread) -> None:
         if error.status == FORBIDDEN[0]:
             raise ClusterUnavailable(
                 f"The API server does not accept the credentials of the kubeconfig: {error}; "
@@ -356,4 +358,4 @@ class _Reading:
             ) from error
         if error.status not in FORBIDDEN:
             raise error
-        self.found.unread.append(unread)
+        self.found.unreadable.append(unread)

@@ -9,12 +9,12 @@ from app.commands.doctor.referenced_objects import ReferencedObjects
 from app.commands.doctor.snapshot import ClusterSnapshot
 from app.config.setting_parsers import redis_url
 from app.core.errors import InvalidInput
-from app.store.redis_url import hosts
+from app.store.redis_url import host_names
 
 
 def check_values_file(seen: ClusterSnapshot, namespace: str) -> Iterator[Finding]:
     """Check what the values file names, if there is one. `namespace` is that of Fairgate."""
-    planned = seen.assumed.references
+    planned = seen.assumptions.references
     if planned is None:
         return
     yield from _redis(planned)
@@ -55,7 +55,7 @@ def _redis(planned: ReferencedObjects) -> Iterator[Finding]:
     if not planned.redis_url:
         return
     try:
-        host = hosts(redis_url(planned.redis_url))
+        host = host_names(redis_url(planned.redis_url))
     except InvalidInput as error:
         yield problem(Check.REDIS, f"redis.url of the values file: {error}", "Correct the URL.")
     else:

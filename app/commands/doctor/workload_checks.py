@@ -15,7 +15,7 @@ READ = ("pods", "daemonsets", "deployments", "statefulsets", "jobs", "cronjobs")
 
 @dataclass(frozen=True, slots=True)
 class RefusedWorkload:
-    """The refused workloads of one namespace. `asking` are its workloads with devices.
+    """The refused workloads of one namespace. `device_workloads` are its workloads with devices.
 
     `tenant` is the Tenant that names the namespace, "" without one.
     """
@@ -24,24 +24,24 @@ class RefusedWorkload:
     tenant: str
     agents: tuple[Workload, ...]
     others: tuple[Workload, ...]
-    asking: tuple[Workload, ...]
+    device_workloads: tuple[Workload, ...]
 
     @property
     def should_be_exempt(self) -> bool:
         """Whether the namespace is for agents of nodes: no tenant, no workloads with devices."""
-        return bool(self.agents) and not self.tenant and not self.asking
+        return bool(self.agents) and not self.tenant and not self.device_workloads
 
     @property
-    def whose(self) -> str:
+    def namespace_and_tenant(self) -> str:
         """The namespace, with its tenant."""
         return f"{self.namespace} of tenant {self.tenant}" if self.tenant else self.namespace
 
 
-def refused(seen: ClusterSnapshot) -> list[RefusedWorkload]:
+def refused_workloads(seen: ClusterSnapshot) -> list[RefusedWorkload]:
     """Return the namespaces with workloads that Fairgate would refuse in mode Enforce."""
     spaces: dict[str, list[Workload]] = {}
     for each in seen.workloads:
-        if each.namespace not in seen.assumed.exempt:
+        if each.namespace not in seen.assumptions.exempt:
             spaces.setdefault(each.namespace, []).append(each)
     found = []
     for space, workloads in sorted(spaces.items()):
@@ -53,7 +53,7 @@ def refused(seen: ClusterSnapshot) -> list[RefusedWorkload]:
                     seen.tenants.get(space, ""),
                     tuple(each for each in bad if each.is_agent),
                     tuple(each for each in bad if not each.is_agent),
-                    tuple(each for each in workloads if each.asks),
+                    tuple(each for each in workloads if each.requests_devices),
                 )
             )
     return found
@@ -61,7 +61,7 @@ def refused(seen: ClusterSnapshot) -> list[RefusedWorkload]:
 
 def check_pods(seen: ClusterSnapshot) -> Iterator[Finding]:
     """Check which running workloads Fairgate would refuse in mode Enforce."""
-    found = refused(seen)
+    found = refused_workloads(seen)
     for space in found:
         if space.should_be_exempt:
             yield _exempt(space)
@@ -73,7 +73,7 @@ def check_pods(seen: ClusterSnapshot) -> Iterator[Finding]:
             Check.PODS,
             f"Fairgate would admit all pods of {count(len(seen.workloads), 'running workload')}.",
         )
-    for space_name in seen.assumed.exempt:
+    for space_name in seen.assumptions.exempt:
         if space_name in seen.tenants:
             yield warning(
                 Check.NAMESPACES,
@@ -82,7 +82,9 @@ def check_pods(seen: ClusterSnapshot) -> Iterator[Finding]:
                 "Remove it from the exempt namespaces, or from the Tenant.",
                 [space_name],
             )
-        asking = [e.address for e in seen.workloads if e.asks and e.namespace == space_name]
+        asking = [
+            e.address for e in seen.workloads if e.requests_devices and e.namespace == space_name
+        ]
         if asking:
             yield warning(
                 Check.NAMESPACES,
@@ -98,7 +100,7 @@ def _exempt(space: RefusedWorkload) -> Finding:
     return problem(
         Check.NAMESPACES,
         f"namespace {space.namespace} runs node agents that Fairgate would refuse: "
-        f"{names(described(every))}.",
+        f"{names(describe_workloads(every))}.",
         f"Add {space.namespace} to extraExemptNamespaces.",
         [each.address for each in every],
     )
@@ -106,11 +108,14 @@ def _exempt(space: RefusedWorkload) -> Finding:
 
 def _agents_of_users(space: RefusedWorkload) -> Iterator[Finding]:
     if space.agents:
-        beside = f" beside pods with devices ({names(each.title for each in space.asking)})"
+        beside = (
+            f" beside pods with devices ({names(each.title for each in space.device_workloads)})"
+        )
+        agents = names(describe_workloads(space.agents))
         yield problem(
             Check.NAMESPACES,
-            f"namespace {space.whose} runs node agents that Fairgate would refuse "
-            f"({names(described(space.agents))}){beside if space.asking else ''}. Fairgate would "
+            f"namespace {space.namespace_and_tenant} runs node agents that Fairgate would refuse "
+            f"({agents}){beside if space.device_workloads else ''}. Fairgate would "
             "not queue the pods of an exempt namespace.",
             "Move the agents to a namespace of their own, and exempt that one.",
             [each.address for each in space.agents],
@@ -131,7 +136,7 @@ def _messages(namespace: str, workloads: Iterable[Workload]) -> Iterator[Finding
         )
 
 
-def described(workloads: Iterable[Workload]) -> list[str]:
+def describe_workloads(workloads: Iterable[Workload]) -> list[str]:
     """Return each workload with its purpose and the short forms of its refusals."""
     return [
         f"{each.title} ({each.purpose}, {reasons(each)})"
@@ -181,7 +186,7 @@ def check_operators(seen: ClusterSnapshot) -> Iterator[Finding]:
 
 def unlisted_kinds(seen: ClusterSnapshot) -> list[CustomKind]:
     """Return the installed kinds with pod templates that Fairgate does not know."""
-    listed = {(each.group, each.resource) for each in seen.assumed.templates}
+    listed = {(each.group, each.resource) for each in seen.assumptions.templates}
     return [
         each
         for each in sorted(seen.kinds, key=lambda kind: kind.name)

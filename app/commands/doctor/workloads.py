@@ -37,7 +37,7 @@ class Workload:
     namespace: str
     kind: str
     name: str
-    asks: bool = False
+    requests_devices: bool = False
     refusals: set[str] = field(default_factory=set)
     schedulers: set[str] = field(default_factory=set)
     pods: int = 0
@@ -56,7 +56,7 @@ class Workload:
     @property
     def is_agent(self) -> bool:
         """Whether it runs on nodes for the cluster: a DaemonSet without a device of its own."""
-        return self.kind == DAEMON_SET and not self.asks
+        return self.kind == DAEMON_SET and not self.requests_devices
 
 
 class Workloads:
@@ -83,7 +83,7 @@ class Workloads:
             template = found.content
             if not (found.has_spec and isinstance(template.get("spec"), dict)):
                 continue
-            verdict = self._judge.judge(template, meta["namespace"], is_created=False)
+            verdict = self._judge.evaluate(template, meta["namespace"], is_created=False)
             self._add(meta["namespace"], object_kind, meta["name"], template, verdict)
 
     def add_pod(self, pod: Object) -> None:
@@ -94,7 +94,7 @@ class Workloads:
         if ANNOTATION_MIRROR in (meta.get("annotations") or {}):
             return
         kind, name = self._owner(meta)
-        verdict = self._judge.judge(pod, meta["namespace"], is_created=True)
+        verdict = self._judge.evaluate(pod, meta["namespace"], is_created=True)
         self._add(meta["namespace"], kind, name, pod, verdict).pods += 1
 
     def _add(
@@ -102,7 +102,7 @@ class Workloads:
     ) -> Workload:
         key = (namespace, kind, name)
         workload = self._found.setdefault(key, Workload(namespace, kind, name))
-        workload.asks |= verdict.asks
+        workload.requests_devices |= verdict.requests_devices
         if verdict.refusal:
             workload.refusals.add(verdict.refusal)
         spec = pod.get("spec") or {}

@@ -113,7 +113,7 @@ def _static(document: Object) -> Object:
 
 
 async def _read(options: EnforcementOptions) -> Mapping[str, str]:
-    who = kubeconfig_files.find(options.kubeconfig, os.environ)
+    who = kubeconfig_files.find_caller(options.kubeconfig, os.environ)
     client = await Client.connect_with(who.options)
     try:
         space = quote(options.namespace, safe="")

@@ -16,11 +16,11 @@ from typing import Any
 from app.commands.nodes.gpu_products import is_value
 from app.commands.nodes.label_findings import Inventory, LabelFinding, Labelling, labellings
 from app.commands.nodes.survey import Survey
-from app.commands.nodes.unmanaged_pods import NO_POOL, Crowd, crowds
+from app.commands.nodes.unmanaged_pods import NO_POOL, Crowd, sum_by_pool
 from app.commands.release.console import NO, UNREACHABLE, warn
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
-from app.core.quantities import CPU, MIB, ManagedResources, render
+from app.core.quantities import CPU, MIB, ManagedResources, format_amount
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
 from app.terminal.output import Item, Listing, OutputOptions, as_text
@@ -67,7 +67,7 @@ Act = Callable[[Survey, NodesOptions], Awaitable[int]]
 
 def run(options: NodesOptions, act: Act) -> None:
     """Run a command. Raises FairgateError, and SystemExit with 1 or 3 for a negative result."""
-    who = kubeconfig_files.find(options.kubeconfig, os.environ)
+    who = kubeconfig_files.find_caller(options.kubeconfig, os.environ)
 
     async def go() -> int:
         client = await Client.connect_with(who.options)
@@ -84,13 +84,13 @@ async def check(survey: Survey, options: NodesOptions) -> int:
     """Print all findings. Return the exit code."""
     inventory = Inventory(await survey.nodes(), options.resources, await survey.pools())
     exempt = frozenset(filter(None, map(str.strip, options.exempt.split(","))))
-    others = await survey.others(options.resources, exempt)
+    others = await survey.pods_without_devices(options.resources, exempt)
     findings = inventory.findings()
     homes = {
         node.name: str(next(iter(inventory.pools_of(node)), NO_POOL))
         for node in inventory.with_devices()
     }
-    found = crowds(others or (), homes)
+    found = sum_by_pool(others or (), homes)
     if options.output.is_data:
         document = _document(inventory, findings, found, others is not None)
         print(as_text(options.output, document, FINDINGS))
@@ -115,10 +115,10 @@ async def label(survey: Survey, options: NodesOptions, request: LabelRequest) ->
     changes, unknown = labellings(inventory, request.names, request.product or "")
     text = not options.output.is_data
     for change in changes if text or not request.yes else ():
-        (print if text else warn)(f"{change.node.name}: {_words(change)}")
+        (print if text else warn)(f"{change.node.name}: {_describe_change(change)}")
     for name in unknown:
         warn(f"node {name}: its GPU model is unknown; add --product NAME.")
-    results = await _do(survey, changes, request)
+    results = await _apply_changes(survey, changes, request)
     if text:
         _sum_up(results, unknown, request)
     else:
@@ -130,7 +130,7 @@ async def label(survey: Survey, options: NodesOptions, request: LabelRequest) ->
     return NO if failed or unknown else 0
 
 
-async def _do(
+async def _apply_changes(
     survey: Survey, changes: Sequence[Labelling], request: LabelRequest
 ) -> list[tuple[str, str]]:
     """Write the changes, unless it is a dry run. Return result and reason of each."""
@@ -152,7 +152,7 @@ async def _do(
 
 async def _write(survey: Survey, change: Labelling) -> tuple[str, str]:
     try:
-        await survey.write(change)
+        await survey.write_label(change)
     except ClusterRefused as error:
         if error.status in (404, 409, 422):
             why = "it changed meanwhile; run the command again"
@@ -166,7 +166,7 @@ async def _write(survey: Survey, change: Labelling) -> tuple[str, str]:
     return "labelled", ""
 
 
-def _words(change: Labelling) -> str:
+def _describe_change(change: Labelling) -> str:
     return f"{change.label}={change.product.name} ({change.product.source})"
 
 
@@ -243,8 +243,8 @@ def _document(
 
 def _room(crowd: Crowd) -> dict[str, str]:
     return {
-        str(r): render(r, value) if r == CPU else f"{-(-value // MIB)}Mi"
-        for r, value in sorted(crowd.room.items())
+        str(r): format_amount(r, value) if r == CPU else f"{-(-value // MIB)}Mi"
+        for r, value in sorted(crowd.used.items())
     }
 
 

@@ -9,14 +9,14 @@ from enum import Enum
 
 from app.commands.nodes.gpu_products import Product, guess, is_value, label_of
 from app.core.model import Amounts, PoolName, Resource
-from app.core.podspec.constraints import has_all
-from app.core.podspec.device_fractions import is_part, prices
+from app.core.podspec.constraints import contains_labels
+from app.core.podspec.device_fractions import is_device_fraction, prices
 from app.core.quantities import ManagedResources
 
 Labels = Mapping[str, str]
 
 
-class Trouble(Enum):
+class FindingKind(Enum):
     """The kinds of findings."""
 
     UNLABELLED = "unlabelled"
@@ -34,7 +34,7 @@ class Trouble(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedNode:
     """A node. `offer`: its allocatable amounts. `plugin`: the product noted by the device plugin.
 
     `uid`: precondition for a change of the node.
@@ -52,7 +52,7 @@ class LabelFinding:
     """A finding about one node. `product`: the value that its label should have."""
 
     node: str
-    trouble: Trouble
+    trouble: FindingKind
     message: str
     label: str = ""
     product: Product | None = None
@@ -63,35 +63,37 @@ class LabelFinding:
 class Inventory:
     """All nodes, the managed resources, and the selectors of the pools by name."""
 
-    nodes: Sequence[Seen]
+    nodes: Sequence[ObservedNode]
     managed: ManagedResources
     pools: Mapping[PoolName, Labels] = field(default_factory=dict)
 
-    def devices(self, node: Seen) -> list[Resource]:
+    def devices(self, node: ObservedNode) -> list[Resource]:
         """Return the managed resources that a node advertises, by name."""
         return sorted(r for r, v in node.offer.items() if v > 0 and r in self.managed)
 
-    def with_devices(self) -> list[Seen]:
+    def with_devices(self) -> list[ObservedNode]:
         """Return the nodes that advertise devices, by name."""
         found = [node for node in self.nodes if self.devices(node)]
         return sorted(found, key=lambda node: node.name)
 
-    def pools_of(self, node: Seen) -> tuple[PoolName, ...]:
+    def pools_of(self, node: ObservedNode) -> tuple[PoolName, ...]:
         """Return the pools that select a node, by name. The node belongs to the first."""
         return tuple(
             name
             for name, wanted in sorted(self.pools.items())
-            if has_all(node.labels, wanted.items())
+            if contains_labels(node.labels, wanted.items())
         )
 
     def findings(self) -> list[LabelFinding]:
         """Return all findings, by node."""
-        usual = self._usual()
-        found = [each for node in self.with_devices() for each in self._of(node, usual)]
+        usual = self._usual_products()
+        found = [each for node in self.with_devices() for each in self._node_findings(node, usual)]
         found += [each for node in self.nodes for each in self._silent(node)]
         return sorted(found, key=lambda each: (each.node, each.trouble.value))
 
-    def _of(self, node: Seen, usual: Mapping[PoolName, str]) -> Iterable[LabelFinding]:
+    def _node_findings(
+        self, node: ObservedNode, usual: Mapping[PoolName, str]
+    ) -> Iterable[LabelFinding]:
         resources = self.devices(node)
         label = label_of(resources[0])
         written, told = node.labels.get(label, ""), guess(node.labels, node.plugin)
@@ -100,33 +102,33 @@ class Inventory:
         elif told and node.plugin and told.name != written and told.name not in written:
             text = f"label {label}={written}, but {told.source} says {told.name}"
             yield LabelFinding(
-                node.name, Trouble.CONTRADICTED, f"{text}; correct one of them.", label, told
+                node.name, FindingKind.CONTRADICTED, f"{text}; correct one of them.", label, told
             )
-        yield from self._placed(node, label, written, usual)
+        yield from self._pool_findings(node, label, written, usual)
         known = prices(node.labels, node.offer)
-        for part in [r for r in resources if is_part(r) and r not in known]:
+        for part in [r for r in resources if is_device_fraction(r) and r not in known]:
             yield LabelFinding(
                 node.name,
-                Trouble.UNPRICED,
+                FindingKind.UNPRICED,
                 f"{part} is offered, but its share of a device is unknown; label the node "
                 "as NVIDIA's feature discovery does (gpu.replicas, gpu.memory).",
             )
 
     def _unlabelled(
-        self, node: Seen, resources: Sequence[Resource], label: str, told: Product | None
+        self, node: ObservedNode, resources: Sequence[Resource], label: str, told: Product | None
     ) -> LabelFinding:
         hint = f"it is {told.name} by {told.source}" if told else "its product is not known"
         command = f"fairgate nodes label {node.name}" + ("" if told else " --product NAME")
         return LabelFinding(
             node.name,
-            Trouble.UNLABELLED,
+            FindingKind.UNLABELLED,
             f"advertises {', '.join(resources)} without label {label}: {hint}; {command}.",
             label,
             told,
         )
 
-    def _placed(
-        self, node: Seen, label: str, written: str, usual: Mapping[PoolName, str]
+    def _pool_findings(
+        self, node: ObservedNode, label: str, written: str, usual: Mapping[PoolName, str]
     ) -> Iterable[LabelFinding]:
         pools = self.pools_of(node)
         if self.pools and not pools:
@@ -134,28 +136,28 @@ class Inventory:
             text = "belongs to no pool, so nothing is released to it; " + (
                 near or "write a Pool that selects it."
             )
-            yield LabelFinding(node.name, Trouble.NO_POOL, text)
+            yield LabelFinding(node.name, FindingKind.NO_POOL, text)
         elif len(pools) > 1:
             names = ", ".join(pools)
             text = f"is selected by the pools {names}, and belongs to {pools[0]}; narrow the others"
-            yield LabelFinding(node.name, Trouble.OVERLAP, f"{text}.", pools=pools)
+            yield LabelFinding(node.name, FindingKind.OVERLAP, f"{text}.", pools=pools)
         most = usual.get(pools[0]) if pools else None
         if most and written and written != most:
             text = f"is {written}, but most nodes of pool {pools[0]} are {most}"
             text += "; give it a pool of its own, or correct the label."
-            yield LabelFinding(node.name, Trouble.ODD, text, label, pools=pools)
+            yield LabelFinding(node.name, FindingKind.ODD, text, label, pools=pools)
 
-    def _silent(self, node: Seen) -> Iterable[LabelFinding]:
+    def _silent(self, node: ObservedNode) -> Iterable[LabelFinding]:
         if self.devices(node):
             return
         for label in sorted({label_of(name) for name in ("nvidia.com/gpu", "amd.com/gpu")}):
             if product := node.labels.get(label):
                 text = f"is labelled {label}={product}, but advertises no device"
                 yield LabelFinding(
-                    node.name, Trouble.SILENT, f"{text}; see its device plugin.", label
+                    node.name, FindingKind.SILENT, f"{text}; see its device plugin.", label
                 )
 
-    def _usual(self) -> dict[PoolName, str]:
+    def _usual_products(self) -> dict[PoolName, str]:
         """Return the product of more than half of the labelled nodes of each pool."""
         counts: dict[PoolName, Counter[str]] = {}
         for node in self.with_devices():
@@ -174,7 +176,7 @@ class Inventory:
 class Labelling:
     """A label to write on one node. `product` has its value and the source of the value."""
 
-    node: Seen
+    node: ObservedNode
     label: str
     product: Product
 
@@ -202,7 +204,7 @@ def labellings(
     return writes, unknown
 
 
-def _nearest(node: Seen, pools: Mapping[PoolName, Labels]) -> str:
+def _nearest(node: ObservedNode, pools: Mapping[PoolName, Labels]) -> str:
     """Return which pool a node misses by the fewest labels, in words; "" without pools."""
     best: tuple[int, PoolName, list[str]] | None = None
     for name, wanted in sorted(pools.items()):

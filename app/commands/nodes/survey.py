@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from app.commands.nodes.label_findings import Labelling, Seen
+from app.commands.nodes.label_findings import Labelling, ObservedNode
 from app.commands.nodes.unmanaged_pods import Other
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.core.model import PoolName
-from app.core.quantities import ManagedResources, amounts
+from app.core.quantities import ManagedResources, parse_amounts
 from app.core.well_known import ANNOTATION_MIRROR
 from app.k8s_types import objects
 from app.k8s_types.deep_json import Decoder
@@ -28,12 +28,12 @@ PAGE = 500
 T = TypeVar("T")
 
 
-class _Status(objects.Wire, frozen=True):
+class _Status(objects.KubeStruct, frozen=True):
     capacity: objects.Quantities | None = None
     allocatable: objects.Quantities | None = None
 
 
-class _Node(objects.Wire, frozen=True):
+class _Node(objects.KubeStruct, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
     status: _Status = _Status()
 
@@ -44,7 +44,7 @@ class Survey:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def nodes(self) -> list[Seen]:
+    async def nodes(self) -> list[ObservedNode]:
         """Return every node. Raises ClusterError."""
         return [_seen(node) async for node in self._list("/api/v1/nodes", _Node)]
 
@@ -60,7 +60,9 @@ class Survey:
                 return {}
             raise
 
-    async def others(self, managed: ManagedResources, exempt: frozenset[str]) -> list[Other] | None:
+    async def pods_without_devices(
+        self, managed: ManagedResources, exempt: frozenset[str]
+    ) -> list[Other] | None:
         """Return the bound pods without devices, or None if the caller may not list pods.
 
         Pods of DaemonSets and exempt namespaces, and mirror pods, are marked as belonging to their
@@ -77,7 +79,7 @@ class Survey:
             raise
         return found
 
-    async def write(self, change: Labelling) -> None:
+    async def write_label(self, change: Labelling) -> None:
         """Label one node if its labels are unchanged. Raises ClusterError."""
         await self._client.request(
             "PATCH",
@@ -105,16 +107,16 @@ class Survey:
                 return
 
 
-def _seen(node: _Node) -> Seen:
+def _seen(node: _Node) -> ObservedNode:
     meta, status = node.metadata, node.status
     notes = meta.annotations or {}
     # An unhealthy device is only in the capacity. The node contains it nevertheless.
-    offer = {**amounts(status.allocatable or {}), **amounts(status.capacity or {})}
-    return Seen(
+    offer = {**parse_amounts(status.allocatable or {}), **parse_amounts(status.capacity or {})}
+    return ObservedNode(
         meta.name,
         meta.labels or {},
-        hami.with_hami(offer, notes),
-        hami.product(notes),
+        hami.add_hami_devices(offer, notes),
+        hami.device_product(notes),
         meta.uid,
     )
 
@@ -127,7 +129,7 @@ def _other(
         demand = pod.demand()
     except InvalidInput:
         demand = {}
-    if managed.asked(demand) or pod.spec.resource_claims:
+    if managed.has_managed(demand) or pod.spec.resource_claims:
         return []
     daemon = any(each.kind == "DaemonSet" for each in meta.owner_references or ())
     mirror = ANNOTATION_MIRROR in (meta.annotations or {})

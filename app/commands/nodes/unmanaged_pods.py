@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from app.core.model import Amounts, Resource
-from app.core.quantities import CPU, add
+from app.core.quantities import CPU, add_amounts
 
 MEMORY = Resource("memory")
 NO_POOL = ""
@@ -14,12 +14,12 @@ NO_POOL = ""
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A pod that requests no device, and its node. `belongs`: the node needs it there."""
+    """A pod that requests no device, and its node. `is_node_local`: the node needs it there."""
 
     name: str
     node: str
     demand: Amounts
-    belongs: bool = False
+    is_node_local: bool = False
 
 
 @dataclass(slots=True)
@@ -28,22 +28,22 @@ class Crowd:
 
     pods: int = 0
     nodes: set[str] = field(default_factory=set)
-    room: dict[Resource, int] = field(default_factory=dict)
+    used: dict[Resource, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
 
 
-def crowds(others: Iterable[Other], homes: Mapping[str, str]) -> dict[str, Crowd]:
+def sum_by_pool(others: Iterable[Other], homes: Mapping[str, str]) -> dict[str, Crowd]:
     """Return, by pool, the pods that could run elsewhere. `homes`: the pool of each node."""
     found: dict[str, Crowd] = {}
     for other in others:
-        if other.belongs or other.node not in homes:
+        if other.is_node_local or other.node not in homes:
             continue
         crowd = found.setdefault(homes[other.node], Crowd())
         crowd.pods += 1
         crowd.nodes.add(other.node)
         crowd.names.append(other.name)
         taken = {r: v for r, v in other.demand.items() if r in (CPU, MEMORY)}
-        crowd.room = add(crowd.room, taken)
+        crowd.used = add_amounts(crowd.used, taken)
     for crowd in found.values():
         crowd.names.sort()
     return dict(sorted(found.items()))

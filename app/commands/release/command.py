@@ -11,11 +11,11 @@ from app.commands.release.console import (
     NO,
     CommandFailed,
     ReleaseOptions,
-    ask,
-    code_of,
-    denied,
-    show,
-    signed,
+    as_user,
+    confirm,
+    exit_code,
+    permission_error,
+    print_result,
     warn,
 )
 from app.commands.release.manual_release import ByHand, GatedPod, ManualReleaseResult
@@ -35,7 +35,7 @@ def run(options: ReleaseOptions) -> None:
         raise InvalidInput(
             "A release cannot be undone, and there is no terminal to confirm on: add --yes."
         )
-    who = kubeconfig.find(options.kubeconfig, os.environ)
+    who = kubeconfig.find_caller(options.kubeconfig, os.environ)
     try:
         code = asyncio.run(_run(options, who))
     except CommandFailed as no:
@@ -49,7 +49,7 @@ async def _run(options: ReleaseOptions, who: kubeconfig.Caller) -> int:
     client = await Client.connect_with(who.options)
     try:
         hand = ByHand(client)
-        name = await hand.who()
+        name = await hand.read_user_name()
         if options.pod is None:
             return await release_all(hand, options, name)
         return await release_one(
@@ -64,7 +64,9 @@ async def release_one(
 ) -> int:
     """Release one pod and report. Return the exit code. Raises No, InvalidInput, ClusterError."""
     if not await hand.may_release(namespace):
-        raise denied(who, f"pods of namespace {namespace}", "a RoleBinding or ClusterRoleBinding")
+        raise permission_error(
+            who, f"pods of namespace {namespace}", "a RoleBinding or ClusterRoleBinding"
+        )
     try:
         held = await hand.find_held(namespace, pod)
     except ClusterRefused as error:
@@ -77,36 +79,37 @@ async def release_one(
     facts: dict[str, Any] = {"namespace": namespace, "pod": pod, "by": who}
     if held is None:
         facts |= {"released": False, "otherGates": [], "why": "not held"}
-        show(options, facts, f"Pod {full} is not held by Fairgate; nothing was changed.")
+        print_result(options, facts, f"Pod {full} is not held by Fairgate; nothing was changed.")
         return 0
-    ask(options, f"Release pod {full} by hand? It skips its queue, and cannot be held again.")
-    held, unprotected = await hand.protect(held)
+    confirm(options, f"Release pod {full} by hand? It skips its queue, and cannot be held again.")
+    held, unprotected = await hand.protect_claims(held)
     for each in unprotected:
         warn(f"not protected from being exchanged: {each}")
     outcome = await hand.release(held)
     done = outcome.result is ManualReleaseResult.RELEASED
-    facts |= {"released": done, "otherGates": list(outcome.pod.others), "why": outcome.why}
+    facts |= {"released": done, "otherGates": list(outcome.pod.other_gates), "why": outcome.why}
     if outcome.result in (ManualReleaseResult.REFUSED, ManualReleaseResult.UNKNOWN):
-        show(options, facts, "")
+        print_result(options, facts, "")
         warn(f"pod {full} was not released: {outcome.why}")
-        return code_of([outcome])
+        return exit_code([outcome])
     if not done:
         facts["why"] = "not held"
-        show(options, facts, f"Pod {full} was released, or deleted, meanwhile.")
+        print_result(options, facts, f"Pod {full} was released, or deleted, meanwhile.")
         return 0
-    lines = [f"Released pod {full} by hand{signed(who)}. From now on it counts as used."]
-    if outcome.pod.others:
+    lines = [f"Released pod {full} by hand{as_user(who)}. From now on it counts as used."]
+    if outcome.pod.other_gates:
         lines.append(
-            f"It still carries {', '.join(outcome.pod.others)}, which is not Fairgate's: it starts "
+            f"It still carries {', '.join(outcome.pod.other_gates)}, which is not Fairgate's: it "
+            "starts "
             "when the owner of that removes it."
         )
-    show(options, facts, "\n".join(lines))
-    await _record(hand, outcome.pod, f"by hand{signed(who)}, past its queue")
+    print_result(options, facts, "\n".join(lines))
+    await _record(hand, outcome.pod, f"by hand{as_user(who)}, past its queue")
     return 0
 
 
 async def _record(hand: ByHand, pod: GatedPod, message: str) -> None:
     try:
-        await hand.record(pod, message)
+        await hand.emit_event(pod, message)
     except ClusterError as error:
         warn(f"no event was written on the pod, for its owner to see: {error}")

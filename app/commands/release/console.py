@@ -83,12 +83,12 @@ class ReleaseOptions:
     output: OutputOptions
 
 
-def signed(who: str) -> str:
+def as_user(who: str) -> str:
     """Return the end of a sentence that names the user."""
     return f", as {who}" if who else ""
 
 
-def code_of(outcomes: Iterable[ManualReleaseOutcome]) -> int:
+def exit_code(outcomes: Iterable[ManualReleaseOutcome]) -> int:
     """Return the exit code for the pods that were not released."""
     results = {outcome.result for outcome in outcomes}
     if ManualReleaseResult.UNKNOWN in results:
@@ -96,7 +96,7 @@ def code_of(outcomes: Iterable[ManualReleaseOutcome]) -> int:
     return NO if results else 0
 
 
-def denied(who: str, what: str, binding: str) -> CommandFailed:
+def permission_error(who: str, what: str, binding: str) -> CommandFailed:
     """Return the error for a caller without permission."""
     return CommandFailed(
         f"{who or 'the caller'} may not release {what}: that takes the right `release` on "
@@ -104,7 +104,7 @@ def denied(who: str, what: str, binding: str) -> CommandFailed:
     )
 
 
-def ask(options: ReleaseOptions, question: str) -> None:
+def confirm(options: ReleaseOptions, question: str) -> None:
     """Ask for confirmation. Raises No if the user does not confirm."""
     if options.yes:
         return
@@ -114,7 +114,7 @@ def ask(options: ReleaseOptions, question: str) -> None:
         raise CommandFailed("nothing was changed.")
 
 
-def show(options: ReleaseOptions, facts: dict[str, Any], text: str) -> None:
+def print_result(options: ReleaseOptions, facts: dict[str, Any], text: str) -> None:
     """Print a result in the requested format."""
     if options.output.is_data:
         print(as_text(options.output, facts))

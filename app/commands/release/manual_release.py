@@ -22,14 +22,14 @@ from app.core.model import GrantedClaim, Uid
 from app.core.podspec.granted_claims import write_grants
 from app.core.podspec.resource_claims import FINALIZER
 from app.core.release_patch import Patch
-from app.core.well_known import ADOPTED, ANNOTATION_CLAIMS, ANNOTATION_RELEASE, GATE
+from app.core.well_known import ANNOTATION_CLAIMS, ANNOTATION_RELEASE, GATE, RELEASE_ADOPTED
 from app.k8s_types import objects
 from app.k8s_types.deep_json import Decoder
-from app.kube.claim_finalizers import CLAIMS, ClaimFinalizers, claim_path, removal
+from app.kube.claim_finalizers import CLAIMS, ClaimFinalizers, claim_path, removal_metadata
 from app.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client
 from app.kube.convert_custom import POLICY
 from app.kube.enforcement_probes import OWN_GATE
-from app.kube.event_recorder import event
+from app.kube.event_recorder import event_body
 
 PAGE = 500
 TRIES = 5
@@ -42,38 +42,38 @@ POLICIES = "/apis/fairgate.io/v1alpha1/policies"
 T = TypeVar("T")
 
 
-class _Spec(objects.Wire, frozen=True):
+class _Spec(objects.KubeStruct, frozen=True):
     scheduling_gates: list[objects.Gate] | None = None
     resource_claims: list[objects.PodClaim] | None = None
 
 
-class _Status(objects.Wire, frozen=True):
+class _Status(objects.KubeStruct, frozen=True):
     resource_claim_statuses: list[objects.PodClaim] | None = None
 
 
-class _Pod(objects.Wire, frozen=True):
+class _Pod(objects.KubeStruct, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
     spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
-class _Review(objects.Wire, frozen=True):
+class _Review(objects.KubeStruct, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class GatedPod:
-    """A held pod. `gate` is the index of Fairgate's gate, `others` are its other gates.
+    """A held pod. `gate_index` is the index of Fairgate's gate, `other_gates` are its other gates.
 
-    `claims` are the names of its resource claims, `granted` the protected ones.
+    `claims` are the names of its resource claims, `protected_claims` the protected ones.
     """
 
     ref: PodRef
-    gate: int
-    others: tuple[str, ...]
+    gate_index: int
+    other_gates: tuple[str, ...]
     has_annotations: bool
     claims: tuple[str, ...] = ()
-    granted: tuple[GrantedClaim, ...] = ()
+    protected_claims: tuple[GrantedClaim, ...] = ()
 
     @property
     def name(self) -> str:
@@ -107,11 +107,13 @@ class ByHand:
         self._client = client
         self._finalizers = ClaimFinalizers(client)
 
-    async def who(self) -> str:
+    async def read_user_name(self) -> str:
         """Return the caller's user name in the API server, "" if it does not report one."""
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         try:
-            status = await self._ask(path, "authentication.k8s.io/v1", "SelfSubjectReview", {})
+            status = await self._post_review(
+                path, "authentication.k8s.io/v1", "SelfSubjectReview", {}
+            )
         except ClusterRefused:  # an API server older than 1.28
             return ""
         return str(status.get("userInfo", {}).get("username", ""))
@@ -122,7 +124,7 @@ class ByHand:
         asked = {"group": "fairgate.io", "resource": "podgates", "verb": "release"}
         spec = {"resourceAttributes": asked | {"namespace": namespace}}
         kind = "SelfSubjectAccessReview"
-        status = await self._ask(path, "authorization.k8s.io/v1", kind, {"spec": spec})
+        status = await self._post_review(path, "authorization.k8s.io/v1", kind, {"spec": spec})
         return status.get("allowed") is True and status.get("denied") is not True
 
     async def find_held(self, namespace: str, name: str) -> GatedPod | None:
@@ -130,7 +132,7 @@ class ByHand:
         body = await self._client.request("GET", _path(namespace, name))
         return _held(_decode(body, _Pod))
 
-    async def held(self) -> AsyncIterator[list[GatedPod]]:
+    async def list_held(self) -> AsyncIterator[list[GatedPod]]:
         """Yield every held pod of the cluster, page by page, in the order of the API server."""
         # A pod with a gate has no node. Its phase may be faked.
         query = [("limit", str(PAGE)), ("fieldSelector", "spec.nodeName=")]
@@ -151,7 +153,7 @@ class ByHand:
             if not token:
                 return
 
-    async def protect(self, pod: GatedPod) -> tuple[GatedPod, list[str]]:
+    async def protect_claims(self, pod: GatedPod) -> tuple[GatedPod, list[str]]:
         """Add the finalizer to the claims of a pod, so that it cannot get other claims.
 
         Return the pod to release, and for each unprotected claim the reason.
@@ -160,7 +162,7 @@ class ByHand:
         for name in pod.claims:
             at = claim_path(pod.ref.namespace, name)
             try:
-                meta = _decode(await self._client.request("GET", at), objects.Bare).metadata
+                meta = _decode(await self._client.request("GET", at), objects.MetadataOnly).metadata
                 claim = ClaimAddress(Uid(meta.uid), pod.ref.namespace, name)
                 await self._finalizers.protect(claim)
                 late |= FINALIZER not in (meta.finalizers or ())
@@ -172,11 +174,11 @@ class ByHand:
         granted = []
         for claim in claims:
             try:
-                await self._finalizers.stamp(claim, ADOPTED)
+                await self._finalizers.stamp_release(claim, RELEASE_ADOPTED)
                 granted.append(GrantedClaim(claim.name, claim.uid))
             except ClusterError as error:
                 failed.append(f"resource claim {claim.name}: {error}")
-        return replace(pod, granted=tuple(granted)), failed
+        return replace(pod, protected_claims=tuple(granted)), failed
 
     async def release(self, pod: GatedPod) -> ManualReleaseOutcome:
         """Remove Fairgate's gate from a pod. Retry if other clients change the pod meanwhile."""
@@ -185,13 +187,15 @@ class ByHand:
             if attempt:
                 backoff = random.uniform(0.05, 0.1) * 2**attempt  # noqa: S311
                 await asyncio.sleep(max(backoff, min(retry_after, 10.0)))
-            last, seen, retry_after = await self._try(pod)
+            last, seen, retry_after = await self._try_release(pod)
             if seen is None:
                 return last
             pod = seen
         return last
 
-    async def _try(self, pod: GatedPod) -> tuple[ManualReleaseOutcome, GatedPod | None, float]:
+    async def _try_release(
+        self, pod: GatedPod
+    ) -> tuple[ManualReleaseOutcome, GatedPod | None, float]:
         """Try once. Return the result, the pod to retry with, and the seconds to wait before."""
         again, retry_after = True, 0.0
         try:
@@ -215,7 +219,7 @@ class ByHand:
             gone = error.status == 404
             return ManualReleaseOutcome(pod, ManualReleaseResult.FREE) if gone else last, None, 0.0
         if seen is not None:
-            seen = replace(seen, granted=pod.granted)
+            seen = replace(seen, protected_claims=pod.protected_claims)
         if seen is None and last.result is ManualReleaseResult.UNKNOWN:
             return ManualReleaseOutcome(pod, ManualReleaseResult.RELEASED), None, 0.0
         if seen is None or seen.ref.uid != pod.ref.uid:
@@ -223,7 +227,7 @@ class ByHand:
         # A 422 for an unchanged pod will be a 422 the next time, too.
         return last, seen if again or seen != pod else None, retry_after
 
-    async def observe(self) -> bool:
+    async def set_observe_mode(self) -> bool:
         """Set mode Observe, so that no new pod is held. False if there is no Policy CRD."""
         spec = {"spec": {"mode": "Observe"}}
         path = f"{POLICIES}/{POLICY}"
@@ -242,7 +246,7 @@ class ByHand:
             if error.status == 404:
                 return False
             if error.status == 409:  # another client created it just now
-                return await self.observe()
+                return await self.set_observe_mode()
             raise
         return True
 
@@ -258,7 +262,7 @@ class ByHand:
                 if error.status == 404:
                     return []
                 raise
-            page = _decode(body, objects.ListPage[objects.Bare])
+            page = _decode(body, objects.ListPage[objects.MetadataOnly])
             for meta in (each.metadata for each in page.items or ()):
                 if FINALIZER in (meta.finalizers or ()):
                     found.append(ClaimAddress(Uid(meta.uid), meta.namespace, meta.name))
@@ -272,17 +276,17 @@ class ByHand:
             await self._client.request(
                 "PATCH",
                 claim_path(claim.namespace, claim.name),
-                body={"metadata": removal(claim.uid)},
+                body={"metadata": removal_metadata(claim.uid)},
                 content_type=STRATEGIC_PATCH,
             )
         except ClusterRefused as error:
             if error.status != 404:
                 raise
 
-    async def record(self, pod: GatedPod, message: str) -> None:
+    async def emit_event(self, pod: GatedPod, message: str) -> None:
         """Emit a Kubernetes event on a pod. Raises ClusterError."""
         path = f"/api/v1/namespaces/{quote(pod.ref.namespace, safe='')}/events"
-        body = event(EmitEvent(pod.ref, EventReason.RELEASED, message))
+        body = event_body(EmitEvent(pod.ref, EventReason.RELEASED, message))
         await self._client.request("POST", path, body=body)
 
     async def _patch(self, pod: GatedPod) -> None:
@@ -295,7 +299,7 @@ class ByHand:
             timeout=SERVER_SECONDS + 1.0,
         )
 
-    async def _ask(
+    async def _post_review(
         self, path: str, version: str, kind: str, fields: dict[str, Any]
     ) -> dict[str, Any]:
         body = {"apiVersion": version, "kind": kind, **fields}
@@ -304,9 +308,9 @@ class ByHand:
 
 def release_patch(pod: GatedPod) -> Patch:
     """Return the patch that removes only Fairgate's gate and marks the pod as adopted."""
-    gate, written = f"/spec/schedulingGates/{pod.gate}", {ANNOTATION_RELEASE: ADOPTED}
-    if pod.granted:
-        written[ANNOTATION_CLAIMS] = write_grants(pod.granted)
+    gate, written = f"/spec/schedulingGates/{pod.gate_index}", {ANNOTATION_RELEASE: RELEASE_ADOPTED}
+    if pod.protected_claims:
+        written[ANNOTATION_CLAIMS] = write_grants(pod.protected_claims)
     patch: Patch = [
         {"op": "test", "path": "/metadata/uid", "value": pod.ref.uid},
         {"op": "test", "path": gate, "value": {"name": GATE}},

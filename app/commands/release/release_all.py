@@ -14,11 +14,11 @@ from app.commands.release.console import (
     CommandFailed,
     ProgressBar,
     ReleaseOptions,
-    ask,
-    code_of,
-    denied,
-    show,
-    signed,
+    as_user,
+    confirm,
+    exit_code,
+    permission_error,
+    print_result,
     warn,
 )
 from app.commands.release.manual_release import (
@@ -29,7 +29,7 @@ from app.commands.release.manual_release import (
 )
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.podspec.resource_claims import FINALIZER
-from app.core.policy import TO_ENFORCE
+from app.core.policy import ENFORCE_COMMAND
 
 AT_ONCE = 16
 """Maximum number of concurrent patches."""
@@ -48,8 +48,8 @@ async def release_all(
 ) -> int:
     """Run the command and report. Return the exit code. Raises No, ClusterError."""
     if not await hand.may_release(""):
-        raise denied(who, "pods of every namespace", "a ClusterRoleBinding")
-    ask(
+        raise permission_error(who, "pods of every namespace", "a ClusterRoleBinding")
+    confirm(
         options,
         "Release every held pod of this cluster by hand, and hold no new pods? Policy "
         "default goes to mode Observe; no release can be undone.",
@@ -63,13 +63,13 @@ async def release_all(
         warn(f"stopped after {_count(everything.released)}; run it again to go on")
         raise
     everything.report(options)
-    unfinished = everything.left or everything.bound_claims
-    return code_of(everything.failed.values()) or (NO if unfinished else 0)
+    unfinished = everything.still_held or everything.bound_claims
+    return exit_code(everything.failed.values()) or (NO if unfinished else 0)
 
 
 async def _observe(hand: ByHand, who: str) -> bool:
     try:
-        return await hand.observe()
+        return await hand.set_observe_mode()
     except ClusterRefused as error:
         if error.status != 403:
             raise
@@ -81,21 +81,21 @@ async def _observe(hand: ByHand, who: str) -> bool:
 
 @dataclass(slots=True)
 class _Everything:
-    """State of the run. `left`: held pods in the last list. `observes`: a Policy exists.
+    """State of the run. `still_held`: held pods in the last list. `is_observing`: a Policy exists.
 
-    `freed` counts claims from which the finalizer was removed. `bound_claims` is why others keep
-    it.
+    `freed_claims` counts claims from which the finalizer was removed. `bound_claims` is why others
+    keep it.
     """
 
     hand: ByHand
     who: str
     settled_after: float
-    observes: bool
+    is_observing: bool
     released: int = 0
     other_gates: int = 0
     failed: dict[str, ManualReleaseOutcome] = field(default_factory=dict)
-    left: int = 0
-    freed: int = 0
+    still_held: int = 0
+    freed_claims: int = 0
     bound_claims: str = ""
 
     async def free_claims(self, bar: ProgressBar) -> None:
@@ -112,7 +112,7 @@ class _Everything:
                 for done, claim in enumerate(found):
                     bar.report("Removing finalizers of resource claims", done, len(found))
                     await self.hand.free_claim(claim)
-                    self.freed += 1
+                    self.freed_claims += 1
             self.bound_claims = "a running Fairgate adds them again"
         except ClusterRefused as error:
             self.bound_claims = str(error)
@@ -122,10 +122,10 @@ class _Everything:
         empty = 0
         for _ in range(ROUNDS):
             found: list[GatedPod] = []
-            async for page in self.hand.held():
+            async for page in self.hand.list_held():
                 found += [pod for pod in page if pod.ref.uid not in self.failed]
                 bar.report("Looking for held pods", len(found))
-            self.left = len(found)
+            self.still_held = len(found)
             if not found:
                 empty += 1
                 if empty == 2:
@@ -141,17 +141,17 @@ class _Everything:
 
         async def work() -> None:
             while waiting:
-                self._note(await self.hand.release(waiting.popleft()))
+                self._count_outcome(await self.hand.release(waiting.popleft()))
                 bar.report("Releasing", total - len(waiting), total)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
                 group.create_task(work())
 
-    def _note(self, outcome: ManualReleaseOutcome) -> None:
+    def _count_outcome(self, outcome: ManualReleaseOutcome) -> None:
         if outcome.result is ManualReleaseResult.RELEASED:
             self.released += 1
-            self.other_gates += bool(outcome.pod.others)
+            self.other_gates += bool(outcome.pod.other_gates)
         elif outcome.result is not ManualReleaseResult.FREE:
             self.failed[outcome.pod.ref.uid] = outcome
 
@@ -165,12 +165,12 @@ class _Everything:
             "released": self.released,
             "otherGates": self.other_gates,
             "failed": failed,
-            "stillHeld": self.left + len(failed),
-            "claims": self.freed,
-            "mode": "Observe" if self.observes else None,
+            "stillHeld": self.still_held + len(failed),
+            "claims": self.freed_claims,
+            "mode": "Observe" if self.is_observing else None,
             "by": self.who,
         }
-        show(options, facts, "\n".join(self._lines()))
+        print_result(options, facts, "\n".join(self._lines()))
         for each in failed[:SHOWN]:
             warn(f"pod {each['namespace']}/{each['pod']} was not released: {each['why']}")
         if len(failed) > SHOWN:
@@ -180,27 +180,27 @@ class _Everything:
                 f"resource claims keep the finalizer {FINALIZER}: {self.bound_claims}; allow list "
                 "and patch on resourceclaims, and run this again."
             )
-        if self.left:
+        if self.still_held:
             warn(
-                f"{self.left} pods came to be held meanwhile, and more may come; see whether "
+                f"{self.still_held} pods came to be held meanwhile, and more may come; see whether "
                 "every webhook process reaches the API server, and run this again."
             )
 
     def _lines(self) -> list[str]:
-        lines = [f"Released {_count(self.released)} by hand{signed(self.who)}."]
-        if self.freed:
-            lines.append(f"Removed Fairgate's finalizer from {self.freed} resource claims.")
+        lines = [f"Released {_count(self.released)} by hand{as_user(self.who)}."]
+        if self.freed_claims:
+            lines.append(f"Removed Fairgate's finalizer from {self.freed_claims} resource claims.")
         if self.other_gates:
             carry = "of them carry" if self.other_gates > 1 else "of them carries"
             lines.append(
                 f"{self.other_gates} {carry} gates that are not Fairgate's, and start when the "
                 "owners of those remove them."
             )
-        if not self.observes:
+        if not self.is_observing:
             lines.append("Fairgate's resources are not installed: there was no Policy to change.")
             return lines
         lines.append("Policy default is in mode Observe: new pods are not held.")
-        lines.append(f"To go back:    {TO_ENFORCE}")
+        lines.append(f"To go back:    {ENFORCE_COMMAND}")
         lines.append(f"To uninstall:  {GO_ON}")
         return lines
 

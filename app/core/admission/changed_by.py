@@ -17,26 +17,26 @@ STAMPS = (ANNOTATION_CHANGED_BY, ANNOTATION_CHANGED)
 _NOT_SPEC = ("metadata", "status")
 
 
-def authored(before: Any, after: Any, caller: UserName, speaks: bool) -> Patch:
+def author_patch(before: Any, after: Any, caller: UserName, speaks: bool) -> Patch:
     """Return the patch that corrects the stamps of a resource.
 
     `before` is None at create. `speaks`: the caller acts on behalf of others and may name one.
     """
-    if before is None or _content(before) != _content(after):
+    if before is None or _spec_fields(before) != _spec_fields(after):
         named = _stamps(after).get(ANNOTATION_CHANGED_BY, "") if speaks else ""
         by = named or str(caller)
         wanted = {ANNOTATION_CHANGED_BY: by, ANNOTATION_CHANGED: str(_generation(before) + 1)}
     else:
         wanted = _stamps(before)
-    return _write(_annotations(after), wanted)
+    return _stamp_patch(_annotations(after), wanted)
 
 
-def freed(annotations: Mapping[str, str] | None, caller: UserName) -> Patch:
+def gate_remover_patch(annotations: Mapping[str, str] | None, caller: UserName) -> Patch:
     """Return the patch of a pod's annotations that names who removed its gate."""
-    return _write(annotations, {ANNOTATION_CHANGED_BY: str(caller)})
+    return _stamp_patch(annotations, {ANNOTATION_CHANGED_BY: str(caller)})
 
 
-def _content(document: Any) -> dict[str, Any]:
+def _spec_fields(document: Any) -> dict[str, Any]:
     """Return the fields that change the generation of a document."""
     found = document if isinstance(document, dict) else {}
     return {key: value for key, value in found.items() if key not in _NOT_SPEC}
@@ -57,7 +57,7 @@ def _stamps(document: Any) -> dict[str, str]:
     return {key: str(written[key]) for key in STAMPS if key in written}
 
 
-def _write(present: Mapping[str, Any] | None, wanted: Mapping[str, str]) -> Patch:
+def _stamp_patch(present: Mapping[str, Any] | None, wanted: Mapping[str, str]) -> Patch:
     """Return the patch that sets exactly these stamps among the present annotations."""
     if present is None:
         if not wanted:

@@ -17,18 +17,22 @@ from app.core.admission.priority_class_twins import (
 from app.core.admission.validation import NODE_NAME, is_mirror
 from app.core.model import Amounts, TenantName, UserName
 from app.core.placement.scheduler_hints import packing_patch
-from app.core.podspec.annotations import misread, reserved, unknown
-from app.core.podspec.pod_groups import Words, doubtful
+from app.core.podspec.annotations import (
+    annotation_warnings,
+    reserved_key_warnings,
+    unknown_key_warnings,
+)
+from app.core.podspec.pod_groups import GangMetadata, gang_warnings
 from app.core.quantities import ManagedResources
 from app.core.release_patch import TEMPLATE_LABEL, Patch, json_pointer, label_value
 from app.core.well_known import (
     ANNOTATION_RELEASE,
     ANNOTATION_SUBMITTER,
     GATE,
-    HELD,
     KEY_PREFIX,
     LABEL_TENANT,
     LABEL_USER,
+    RELEASE_HELD,
     USER_KEYS,
 )
 
@@ -37,31 +41,31 @@ from app.core.well_known import (
 class PodCreateRequest:
     """The fields of a pod at create that the gate uses. A map is None if it is absent.
 
-    `believed`: the caller creates pods from templates of others, so their submitter stamp is
-    trusted. `owner`: the submitter of its owner, if that was looked up. `claims`: the pod requests
-    devices by resource claims with unknown content. `job` is the Job that creates it, `group` the
-    pod group in its spec, "" if absent. `packs`: it may use a pool that packs pods, and has no pod
-    affinity. `affinity`: it has any other affinity. `excess` is the message for a pod that is too
-    large (see `size_limits`), else "".
+    `trusts_stamp`: the caller creates pods from templates of others, so their submitter stamp is
+    trusted. `owner`: the submitter of its owner, if that was looked up. `has_device_claims`: the
+    pod requests devices by resource claims with unknown content. `job` is the Job that creates it,
+    `pod_group` the pod group in its spec, "" if absent. `may_pack`: it may use a pool that packs
+    pods, and has no pod affinity. `has_affinity`: it has any other affinity. `too_large_message` is
+    the message for a pod that is too large (see `size_limits`), else "".
     """
 
     namespace: str
     caller: UserName
     demand: Amounts
-    believed: bool = False
+    trusts_stamp: bool = False
     owner: UserName | None = None
-    claims: bool = False
+    has_device_claims: bool = False
     gates: tuple[str, ...] = ()
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     node_name: str | None = None
     priority_class: str | None = None
     preemption_policy: str | None = None
-    packs: bool = False
-    affinity: bool = False
+    may_pack: bool = False
+    has_affinity: bool = False
     job: str = ""
-    group: str = ""
-    excess: str = ""
+    pod_group: str = ""
+    too_large_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,12 @@ class HoldDecision:
 class PatchDecision:
     """Admit the request, and correct Fairgate's fields. `warnings` are shown to the caller.
 
-    `observed`: in mode Observe, the decision that mode Enforce would make.
+    `enforced_decision`: in mode Observe, the decision that mode Enforce would make.
     """
 
     patch: Patch
     warnings: tuple[str, ...] = field(default=())
-    observed: str = ""
+    enforced_decision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class DenyDecision:
 HoldVerdict = IgnoreDecision | HoldDecision | PatchDecision | DenyDecision
 
 
-def judge(
+def decide_hold(
     candidate: PodCreateRequest,
     owner: NamespaceOwner,
     managed: ManagedResources,
@@ -121,7 +125,7 @@ def judge(
 
     `classes` are the cluster's PriorityClasses. If None, the pod keeps its own class.
     """
-    if not (candidate.claims or managed.asked(candidate.demand)):
+    if not (candidate.has_device_claims or managed.has_managed(candidate.demand)):
         return IgnoreDecision()
     node = candidate.node_name
     labels, annotations = candidate.labels or {}, candidate.annotations or {}
@@ -130,8 +134,8 @@ def judge(
     if node:
         # The API server refuses a gate together with nodeName, with a message about gates.
         return DenyDecision(403, NODE_NAME)
-    if candidate.excess:
-        return DenyDecision(403, candidate.excess)
+    if candidate.too_large_message:
+        return DenyDecision(403, candidate.too_large_message)
     if owner.max_pending is not None and owner.pending >= owner.max_pending:
         return DenyDecision(
             403,
@@ -143,19 +147,19 @@ def judge(
         twin = priority_patch(candidate.priority_class, candidate.preemption_policy, classes)
     if isinstance(twin, Unfit):
         return DenyDecision(twin.code, twin.message)
-    hold = _hold(candidate, owner.tenant)
+    hold = _hold_decision(candidate, owner.tenant)
     if isinstance(hold, DenyDecision):
         return hold
     return HoldDecision(hold.patch + twin, hold.warnings)
 
 
-def forged(candidate: PodCreateRequest) -> Patch:
+def forged_annotations_patch(candidate: PodCreateRequest) -> Patch:
     """Return the patch that removes annotations that only Fairgate may write.
 
     It is for pods that are not held and therefore not stamped: a forged annotation would be trusted
     later. Labels stay: a controller may select its pods by them, and no decision depends on them.
     """
-    true = {ANNOTATION_SUBMITTER} if candidate.believed else set()
+    true = {ANNOTATION_SUBMITTER} if candidate.trusts_stamp else set()
     return [
         {"op": "remove", "path": json_pointer("/metadata/annotations", key)}
         for key in sorted(candidate.annotations or {})
@@ -163,47 +167,54 @@ def forged(candidate: PodCreateRequest) -> Patch:
     ]
 
 
-def submitter(candidate: PodCreateRequest) -> UserName:
+def find_submitter(candidate: PodCreateRequest) -> UserName:
     """Return the submitter of a pod: the user in a trusted stamp, of the owner, or the caller."""
     stamp = (candidate.annotations or {}).get(ANNOTATION_SUBMITTER)
-    if stamp and candidate.believed:
+    if stamp and candidate.trusts_stamp:
         return UserName(stamp)
     return candidate.owner or candidate.caller
 
 
-def _hold(candidate: PodCreateRequest, tenant: TenantName) -> HoldDecision | DenyDecision:
-    user = submitter(candidate)
+def _hold_decision(candidate: PodCreateRequest, tenant: TenantName) -> HoldDecision | DenyDecision:
+    user = find_submitter(candidate)
     labels = {LABEL_TENANT: label_value(tenant), LABEL_USER: label_value(user)}
-    if candidate.believed:
+    if candidate.trusts_stamp:
         # A controller would create pods endlessly if its pods lost the selector labels.
         for key, value in (candidate.labels or {}).items():
             if key.startswith(KEY_PREFIX) and labels.get(key) != value:
                 return DenyDecision(403, TEMPLATE_LABEL.format(key))
-    annotations = {ANNOTATION_SUBMITTER: str(user), ANNOTATION_RELEASE: HELD}
+    annotations = {ANNOTATION_SUBMITTER: str(user), ANNOTATION_RELEASE: RELEASE_HELD}
     patch: Patch = []
     if GATE not in candidate.gates:
-        patch += _append("/spec/schedulingGates", candidate.gates, {"name": GATE})
-    written_labels, dropped = _stamp("/metadata/labels", candidate.labels, labels, frozenset())
-    patch += written_labels
-    written, more = _stamp("/metadata/annotations", candidate.annotations, annotations, USER_KEYS)
-    patch += written
-    if candidate.packs:
-        patch += packing_patch(candidate.affinity)
-    warnings = tuple(reserved(dropped | more, "the value given was not kept"))
-    words = Words(
-        candidate.labels or {}, candidate.annotations or {}, candidate.job, candidate.group
+        patch += _append_patch("/spec/schedulingGates", candidate.gates, {"name": GATE})
+    written_labels, dropped = _stamp_patch(
+        "/metadata/labels", candidate.labels, labels, frozenset()
     )
-    more_warnings = (*unknown(words.labels, words.annotations), *misread(words.annotations))
-    return HoldDecision(patch, (*warnings, *more_warnings, *doubtful(words)))
+    patch += written_labels
+    written, more = _stamp_patch(
+        "/metadata/annotations", candidate.annotations, annotations, USER_KEYS
+    )
+    patch += written
+    if candidate.may_pack:
+        patch += packing_patch(candidate.has_affinity)
+    warnings = tuple(reserved_key_warnings(dropped | more, "the value given was not kept"))
+    words = GangMetadata(
+        candidate.labels or {}, candidate.annotations or {}, candidate.job, candidate.pod_group
+    )
+    more_warnings = (
+        *unknown_key_warnings(words.labels, words.annotations),
+        *annotation_warnings(words.annotations),
+    )
+    return HoldDecision(patch, (*warnings, *more_warnings, *gang_warnings(words)))
 
 
-def _append(path: str, present: Sequence[str], item: dict[str, str]) -> Patch:
+def _append_patch(path: str, present: Sequence[str], item: dict[str, str]) -> Patch:
     if not present:
         return [{"op": "add", "path": path, "value": [item]}]
     return [{"op": "add", "path": path + "/-", "value": item}]
 
 
-def _stamp(
+def _stamp_patch(
     path: str,
     present: Mapping[str, str] | None,
     wanted: Mapping[str, str],

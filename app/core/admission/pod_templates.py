@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.admission.unsatisfiable import PodRequirements, unreadable
+from app.core.admission.unsatisfiable import PodRequirements, refuse_invalid_annotations
 from app.core.errors import InvalidInput
 from app.core.model import UserName
-from app.core.podspec.annotations import misread, named_gang, reserved, unknown
-from app.core.podspec.pod_groups import Words, doubtful
+from app.core.podspec.annotations import (
+    annotation_warnings,
+    named_gang,
+    reserved_key_warnings,
+    unknown_key_warnings,
+)
+from app.core.podspec.pod_groups import GangMetadata, gang_warnings
 from app.core.release_patch import TEMPLATE_LABEL
-from app.core.safe_text import quoted
+from app.core.safe_text import quote_text
 from app.core.well_known import ANNOTATION_SUBMITTER, WRITTEN_KEYS
 
 Patch = list[dict[str, Any]]
@@ -45,7 +50,7 @@ class FoundTemplate:
             found = _member(found, key)
         return found if isinstance(found, str) else ""
 
-    def write(self, owner: str) -> Patch:
+    def stamp_patch(self, owner: str) -> Patch:
         """Return the patch that writes a stamp. It adds a parent only if it is absent."""
         pointer, at = self.pointer, self.content
         for done, key in enumerate(self.stamp_path):
@@ -75,7 +80,8 @@ class TemplateKind:
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(self.path):
             raise InvalidInput(
-                f"{quoted(self.path, 80)} is not a path of a pod template; write keys joined by "
+                f"{quote_text(self.path, 80)} is not a path of a pod template; write keys joined "
+                "by "
                 "points, such as spec.template, with [*] or {*} after at most one key."
             )
 
@@ -86,7 +92,7 @@ class TemplateKind:
 
     def find_templates(self, document: Any) -> Iterator[FoundTemplate]:
         """Yield every template at this path in an object."""
-        before, star, after = _split(self.path)
+        before, star, after = _split_path(self.path)
         if not (star or self.has_spec):
             before, after = [], before
         where, found = "", document
@@ -104,7 +110,7 @@ class TemplateKind:
                 yield FoundTemplate(pointer, each)
 
 
-def by_resource(
+def group_by_resource(
     kinds: Iterable[TemplateKind],
 ) -> dict[tuple[str, str], tuple[TemplateKind, ...]]:
     """Return the places of templates by group and resource."""
@@ -120,12 +126,12 @@ def find_templates(kinds: Sequence[TemplateKind], document: Any) -> list[FoundTe
     return [found for kind in kinds for found in kind.find_templates(document)]
 
 
-def stamps(kinds: Sequence[TemplateKind], document: Any) -> list[str]:
+def read_stamps(kinds: Sequence[TemplateKind], document: Any) -> list[str]:
     """Return the stamp of every template in an object; "" if it is missing."""
     return [found.stamp for found in find_templates(kinds, document)]
 
 
-def stamp(
+def stamp_templates(
     kinds: Sequence[TemplateKind],
     before: Any,
     after: Any,
@@ -149,7 +155,7 @@ def stamp(
     patch: Patch = []
     for found in templates:
         if found.stamp != owner and (before is None or not found.stamp):
-            patch += found.write(owner)
+            patch += found.stamp_patch(owner)
     overruled = tuple(claim for claim in claims if claim != owner) if before is None else ()
     return patch, overruled
 
@@ -166,7 +172,7 @@ def _is_to_be_stamped(
     return changed and any(asks(each) for each in specs)
 
 
-def _split(path: str) -> tuple[list[str], str, list[str]]:
+def _split_path(path: str) -> tuple[list[str], str, list[str]]:
     for star in ("[*]", "{*}"):
         before, found, after = path.partition(f"{star}.")
         if found:
@@ -192,7 +198,7 @@ JOBS = {("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")
 """Kinds with the pods of a Job."""
 
 
-def cautions(
+def template_warnings(
     kinds: Sequence[TemplateKind], document: Any, asks: Callable[[dict[str, Any]], bool]
 ) -> tuple[str, ...]:
     """Return a warning for each part of the templates that needs a second look.
@@ -206,21 +212,23 @@ def cautions(
         template = found.content
         if not (found.has_spec and asks(template)):
             continue
-        words = Words(_texts(template, "labels"), _texts(template, "annotations"), job)
+        words = GangMetadata(
+            _metadata_texts(template, "labels"), _metadata_texts(template, "annotations"), job
+        )
         labels = sorted(WRITTEN_KEYS.intersection(words.labels))
         warnings |= dict.fromkeys(map(TEMPLATE_LABEL.format, labels))
         given = words.annotations.keys() - {ANNOTATION_SUBMITTER}
-        warnings |= dict.fromkeys(reserved(given, "pods of this template lose it"))
-        warnings |= dict.fromkeys(unknown(words.labels, words.annotations))
-        warnings |= dict.fromkeys([*misread(words.annotations), *doubtful(words)])
-        if refused := unreadable(PodRequirements({}, words.annotations)):
+        warnings |= dict.fromkeys(reserved_key_warnings(given, "pods of this template lose it"))
+        warnings |= dict.fromkeys(unknown_key_warnings(words.labels, words.annotations))
+        warnings |= dict.fromkeys([*annotation_warnings(words.annotations), *gang_warnings(words)])
+        if refused := refuse_invalid_annotations(PodRequirements({}, words.annotations)):
             warnings[refused.message] = None
         if ("batch", "jobs") in names:
-            warnings |= dict.fromkeys(_crowded(document, words))
+            warnings |= dict.fromkeys(_gang_size_warnings(document, words))
     return tuple(warnings)
 
 
-def _crowded(document: Any, words: Words) -> list[str]:
+def _gang_size_warnings(document: Any, words: GangMetadata) -> list[str]:
     """Warn about a Job with more parallel pods than its gang. The other pods wait alone."""
     name, size = named_gang(words.annotations)
     spec = document.get("spec")
@@ -229,13 +237,13 @@ def _crowded(document: Any, words: Words) -> list[str]:
     if not name or not (isinstance(pods, int) and isinstance(most, int)) or min(pods, most) <= size:
         return []
     return [
-        f"Fairgate: this Job has {min(pods, most)} pods at once, and their gang {quoted(name)} "
+        f"Fairgate: this Job has {min(pods, most)} pods at once, and their gang {quote_text(name)} "
         f"only {size}, so the others wait one by one; set fairgate.io/gang: job to include all "
         "pods."
     ]
 
 
-def _texts(template: Mapping[str, Any], key: str) -> dict[str, str]:
+def _metadata_texts(template: Mapping[str, Any], key: str) -> dict[str, str]:
     metadata = template.get("metadata")
     found = metadata.get(key) if isinstance(metadata, dict) else None
     if not isinstance(found, dict):

@@ -15,7 +15,7 @@ from typing import Any
 NEVER = "Never"
 """The `preemptionPolicy` without preemption."""
 
-CLASSLESS = "fairgate.none"
+NO_CLASS_TWIN = "fairgate.none"
 """The twin for pods without a PriorityClass. Its value is 0."""
 
 LONGEST_NAME = 253
@@ -28,13 +28,13 @@ _LONG = "fairgate."
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass of the cluster. `ours`: it carries the label of Fairgate's own objects."""
+    """A PriorityClass of the cluster. `is_ours`: it carries the label of Fairgate's own objects."""
 
     name: str
     value: int
-    never: bool = False
+    never_preempts: bool = False
     is_default: bool = False
-    ours: bool = False
+    is_ours: bool = False
     uid: str = ""
 
 
@@ -66,42 +66,42 @@ def twin_name(class_name: str) -> str:
     a digest behind another prefix, which no ordinary twin has.
     """
     if not class_name:
-        return CLASSLESS
+        return NO_CLASS_TWIN
     name = _SHORT + class_name
     if len(name) <= LONGEST_NAME:
         return name
     return _LONG + hashlib.sha256(class_name.encode()).hexdigest()
 
 
-def twins(known: KnownPriorityClasses) -> dict[str, Twin]:
+def wanted_twins(known: KnownPriorityClasses) -> dict[str, Twin]:
     """Return the twins that should exist, by name: one for each class with preemption."""
-    wanted = {CLASSLESS: Twin(CLASSLESS, 0, _describe("having no PriorityClass"))}
+    wanted = {NO_CLASS_TWIN: Twin(NO_CLASS_TWIN, 0, _describe("having no PriorityClass"))}
     for each in known.values():
-        if not (each.never or _is_twin(each) or each.name.startswith(SYSTEM)):
+        if not (each.never_preempts or _is_twin(each) or each.name.startswith(SYSTEM)):
             name = twin_name(each.name)
             wanted[name] = Twin(name, each.value, _describe(f"PriorityClass {each.name}"))
     return wanted
 
 
-def surplus(known: KnownPriorityClasses) -> list[PriorityClass]:
+def surplus_twins(known: KnownPriorityClasses) -> list[PriorityClass]:
     """Return Fairgate's twins that must be deleted, because they are unneeded or wrong.
 
     Value and policy of a PriorityClass are immutable, so a repair needs a new object.
     """
-    wanted = twins(known)
+    wanted = wanted_twins(known)
     return [
         each
         for name, each in sorted(known.items())
-        if _is_twin(each) and (name not in wanted or not _sound(each, wanted[name]))
+        if _is_twin(each) and (name not in wanted or not _is_correct_twin(each, wanted[name]))
     ]
 
 
-def missing(known: KnownPriorityClasses) -> list[Twin]:
+def missing_twins(known: KnownPriorityClasses) -> list[Twin]:
     """Return the twins to create. A name that another client has taken is omitted."""
-    return [twin for name, twin in sorted(twins(known).items()) if name not in known]
+    return [twin for name, twin in sorted(wanted_twins(known).items()) if name not in known]
 
 
-def replacement(
+def replacement_class(
     class_name: str | None, policy: str | None, known: KnownPriorityClasses
 ) -> str | Unfit | None:
     """Return the class to write in place of a managed pod's own; None if its own cannot preempt.
@@ -118,18 +118,18 @@ def replacement(
         )
     original = known.get(class_name) if class_name else PriorityClass("", 0)
     twin = known.get(twin_name(class_name or ""))
-    if original is not None and twin is not None and not original.never:
-        if twin.never and twin.value == original.value:
+    if original is not None and twin is not None and not original.never_preempts:
+        if twin.never_preempts and twin.value == original.value:
             return twin.name
-        if not twin.ours:
+        if not twin.is_ours:
             return Unfit(
                 403,
                 f"Fairgate: PriorityClass {twin.name} stands where Fairgate keeps the twin of "
-                f"{_spoken(class_name)}; ask an administrator to delete or rename it.",
+                f"{_class_text(class_name)}; ask an administrator to delete or rename it.",
             )
     return Unfit(
         503,
-        f"Fairgate: the twin of {_spoken(class_name)} is not there yet; try again in a moment.",
+        f"Fairgate: the twin of {_class_text(class_name)} is not there yet; try again in a moment.",
     )
 
 
@@ -137,13 +137,13 @@ def priority_patch(
     class_name: str | None, policy: str | None, known: KnownPriorityClasses
 ) -> list[dict[str, Any]] | Unfit:
     """Return the patch that gives a managed pod the twin of its class; empty if not needed."""
-    twin = replacement(class_name, policy, known)
+    twin = replacement_class(class_name, policy, known)
     if twin is None or isinstance(twin, Unfit):
         return twin or []
-    return _written(twin, NEVER)
+    return _priority_class_patch(twin, NEVER)
 
 
-def kept_patch(
+def restore_twin_patch(
     old: tuple[str | None, str | None], new: tuple[str | None, str | None]
 ) -> list[dict[str, Any]]:
     """Return the patch that restores a twin if an update names its original class again.
@@ -156,10 +156,10 @@ def kept_patch(
         return []
     if old == new or (new[0] != name and twin_name(new[0] or "") != name):
         return []
-    return _written(name, policy)
+    return _priority_class_patch(name, policy)
 
 
-def _written(name: str, policy: str) -> list[dict[str, Any]]:
+def _priority_class_patch(name: str, policy: str) -> list[dict[str, Any]]:
     return [
         {"op": "add", "path": "/spec/priorityClassName", "value": name},
         {"op": "add", "path": "/spec/preemptionPolicy", "value": policy},
@@ -167,11 +167,11 @@ def _written(name: str, policy: str) -> list[dict[str, Any]]:
 
 
 def _is_twin(each: PriorityClass) -> bool:
-    return each.ours and each.name.startswith((_SHORT, _LONG))
+    return each.is_ours and each.name.startswith((_SHORT, _LONG))
 
 
-def _sound(each: PriorityClass, twin: Twin) -> bool:
-    return each.never and not each.is_default and each.value == twin.value
+def _is_correct_twin(each: PriorityClass, twin: Twin) -> bool:
+    return each.never_preempts and not each.is_default and each.value == twin.value
 
 
 def _describe(what: str) -> str:
@@ -181,5 +181,5 @@ def _describe(what: str) -> str:
     )
 
 
-def _spoken(class_name: str | None) -> str:
+def _class_text(class_name: str | None) -> str:
     return f"PriorityClass {class_name}" if class_name else "having no PriorityClass"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.core.model import Amounts, Pool, PoolName, Resource
 from app.core.podspec.requests import RESIZED
-from app.core.quantities import ManagedResources, render
+from app.core.quantities import ManagedResources, format_amount
 
 GROWTH = (
     "Fairgate: this resize raises {resource} from {before} to {after}, and {reason}; delete the "
@@ -41,7 +41,10 @@ def refuse_resize(
             continue
         reason = _reason(resource, pools, managed)
         if reason is not None:
-            amounts = {"before": render(resource, before), "after": render(resource, after)}
+            amounts = {
+                "before": format_amount(resource, before),
+                "after": format_amount(resource, after),
+            }
             return GROWTH.format(resource=resource, reason=reason, **amounts)
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.admission.pod_templates import TemplateKind, stamps
+from app.core.admission.pod_templates import TemplateKind, read_stamps
 from app.core.admission.workload_kinds import plural_of
 from app.core.model import UserName
 from app.core.well_known import ANNOTATION_RELEASE, ANNOTATION_SUBMITTER
@@ -78,7 +78,7 @@ def submitter_in(document: Any, owner: OwnerRef, kinds: Kinds) -> UserName | Non
         managed = _member(annotations, ANNOTATION_RELEASE) is not None
         return UserName(found) if managed and isinstance(found, str) and found else None
     places = kinds.get((owner.group, owner.resource), ())
-    return next((UserName(each) for each in stamps(places, document) if each), None)
+    return next((UserName(each) for each in read_stamps(places, document) if each), None)
 
 
 def counts_for_controller(user: UserName, namespace: str) -> bool:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from app.core.errors import InvalidQuantity
-from app.core.quantities import amounts
+from app.core.quantities import parse_amounts
 
 TenantSpecMap = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ class TenantPermission:
     subresource: str = ""
 
 
-def grants(
+def required_permissions(
     name: str, before: TenantSpecMap | None, after: TenantSpecMap | None
 ) -> tuple[TenantPermission, ...]:
     """Return all permissions that a change needs; empty if it has no effect.
@@ -33,22 +33,22 @@ def grants(
     covers the users.
     """
     if before is None or after is None:
-        return (above(after if before is None else before),)
-    old, new = meaning(before), meaning(after)
+        return (parent_permission(after if before is None else before),)
+    old, new = normalized_spec(before), normalized_spec(after)
     found: list[TenantPermission] = []
     if _without_users(old) != _without_users(new):
-        found += [above(before), above(after)]
+        found += [parent_permission(before), parent_permission(after)]
     if old.get("users") != new.get("users"):
         found.append(TenantPermission(name, "users"))
     return tuple(dict.fromkeys(found))
 
 
-def above(spec: TenantSpecMap | None) -> TenantPermission:
+def parent_permission(spec: TenantSpecMap | None) -> TenantPermission:
     """Return the permission on the parent of a tenant; at top level, on all tenants."""
     return TenantPermission(str((spec or {}).get("parent") or ""))
 
 
-def meaning(spec: TenantSpecMap) -> dict[str, Any]:
+def normalized_spec(spec: TenantSpecMap) -> dict[str, Any]:
     """Return a normalized spec, so that specs with the same meaning are equal."""
     # `0 in (False,)` is true in Python, but a maxPending of 0 is not the same as no maxPending.
     kept = {key: value for key, value in spec.items() if value is not False}
@@ -78,6 +78,6 @@ def _weight(written: Any) -> Fraction:
 
 def _amounts(written: Any) -> Any:
     try:
-        return amounts(written or {})
+        return parse_amounts(written or {})
     except InvalidQuantity:
         return written  # the API server reports the error

@@ -18,10 +18,10 @@ from app.core.well_known import (
     ANNOTATION_SUBMITTER,
     CREATE_ONLY_KEYS,
     GATE,
-    HELD,
     KEY_PREFIX,
     LABEL_TENANT,
     LABEL_USER,
+    RELEASE_HELD,
     USER_KEYS,
 )
 
@@ -151,30 +151,30 @@ CLAIM_MARKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class ClaimOwner:
     """An owner reference of a resource claim."""
 
     kind: str
     uid: str
-    controller: bool
+    is_controller: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSheet:
     """Fields of a resource claim that the rules use."""
 
-    owners: tuple[Owned, ...] = ()
+    owners: tuple[ClaimOwner, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
-    protected: bool = False
+    has_finalizer: bool = False
 
     @property
-    def generated(self) -> bool:
+    def is_generated(self) -> bool:
         """Whether it states that it was generated for a pod."""
-        owned = any(o.controller and o.kind in ("Pod", "PodGroup") for o in self.owners)
+        owned = any(o.is_controller and o.kind in ("Pod", "PodGroup") for o in self.owners)
         return owned or any(key in self.annotations for key in CLAIM_MARKS)
 
     @property
-    def maker(self) -> tuple[object, ...]:
+    def generated_for(self) -> tuple[object, ...]:
         """The fields about the pod that it was generated for."""
         return (self.owners, *(self.annotations.get(key) for key in CLAIM_MARKS))
 
@@ -203,7 +203,7 @@ class ValidationRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class AntiAffinityFacts:
     """A required pod anti-affinity term: the namespaces and the label keys that it selects by."""
 
     namespaces: tuple[str, ...] = ()
@@ -215,12 +215,12 @@ class Apart:
 class PodFacts:
     """Fields of a pod that the rules use. The value in `variables` is None if it is a reference.
 
-    `asks`: it requests a managed resource. `names`: it mentions one, perhaps with amount 0.
-    `excess` is the message for a pod that is too large.
+    `needs_managed`: it requests a managed resource. `mentions_managed`: it mentions one, perhaps
+    with amount 0. `too_large_message` is the message for a pod that is too large.
     """
 
-    asks: bool = False
-    names: bool = False
+    needs_managed: bool = False
+    mentions_managed: bool = False
     gates: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -228,28 +228,28 @@ class PodFacts:
     preemption: str = ""
     node: str = ""
     phase: str = ""
-    start: str = ""
-    claims: object = None
+    start_time: str = ""
+    generated_claims: object = None
     """The generated claims in its status."""
-    nominated: str = ""
+    nominated_node: str = ""
     variables: tuple[tuple[str, str | None], ...] = ()
     paths: tuple[str, ...] = ()
     privileged: bool = False
-    tolerated: tuple[str, ...] = ()
-    apart: tuple[Apart, ...] = ()
+    tolerated_taints: tuple[str, ...] = ()
+    anti_affinity_terms: tuple[AntiAffinityFacts, ...] = ()
     grace: int = 30
     """Grace period of the pod in seconds, as in its spec."""
-    excess: str = ""
-    longest: int = 0
+    too_large_message: str = ""
+    longest_list: int = 0
     """Length of its longest list of volumes, tolerations, or variables of a container."""
 
     @property
-    def concerns(self) -> bool:
+    def is_managed(self) -> bool:
         """Whether Fairgate manages the pod, or should manage it."""
-        return GATE in self.gates or ANNOTATION_RELEASE in self.annotations or self.asks
+        return GATE in self.gates or ANNOTATION_RELEASE in self.annotations or self.needs_managed
 
 
-class Guard:
+class PodValidator:
     """The rules with the settings of one cluster."""
 
     def __init__(self, rules: ValidationRules) -> None:
@@ -260,7 +260,7 @@ class Guard:
         """Return whether a caller creates pods from templates of others."""
         return caller in self._rules.controllers
 
-    def created(
+    def check_create(
         self, pod: PodFacts, caller: UserName, names_owner: bool = False, *, held: bool = True
     ) -> str | None:
         """Check a pod at create, in the form in which it would be stored.
@@ -268,7 +268,7 @@ class Guard:
         `names_owner`: the caller may name its owner, and with it another submitter.
         `held`: whether the webhook was to hold the pod. In mode Observe it leaves the pod as it is.
         """
-        if pod.concerns and not is_mirror(pod.labels, pod.annotations, pod.node, caller):
+        if pod.is_managed and not is_mirror(pod.labels, pod.annotations, pod.node, caller):
             if pod.node:
                 return NODE_NAME
             if held and GATE not in pod.gates:
@@ -279,52 +279,54 @@ class Guard:
                 return SCHEDULER.format(pod.scheduler, " or ".join(self._rules.schedulers))
             if held and self._rules.refuse_preemption and pod.preemption != NEVER:
                 return PREEMPTION
-            if pod.excess:
-                return pod.excess
-        return self.reached(pod)
+            if pod.too_large_message:
+                return pod.too_large_message
+        return self.check_device_access(pod)
 
-    def changed(
+    def check_update(
         self, before: PodFacts, after: PodFacts, caller: UserName, releases: bool
     ) -> str | None:
         """Check a change of a pod. `releases`: the caller has the permission to release pods."""
-        if not before.concerns:
+        if not before.is_managed:
             return None
         if GATE in before.gates and GATE not in after.gates and not releases:
             return GATE_KEPT
         if not (releases or _keeps_stamps(before, after)):
             return STAMPS_KEPT
-        if GATE in before.gates and after.nominated not in ("", before.nominated):
+        if GATE in before.gates and after.nominated_node not in ("", before.nominated_node):
             return NOMINATED
-        knows = self._knows_phase(before, caller)
-        if (before.phase, before.start) != (after.phase, after.start) and not knows:
+        knows = self._may_write_phase(before, caller)
+        if (before.phase, before.start_time) != (after.phase, after.start_time) and not knows:
             return PHASE
-        if before.claims != after.claims and not (knows or caller in self._rules.scheduler_users):
+        if before.generated_claims != after.generated_claims and not (
+            knows or caller in self._rules.scheduler_users
+        ):
             return PHASE
-        if after.excess and not (before.excess or releases):
-            return after.excess
+        if after.too_large_message and not (before.too_large_message or releases):
+            return after.too_large_message
         return None
 
-    def deleted(self, pod: PodFacts, caller: UserName, grace: int | None) -> str | None:
+    def check_delete(self, pod: PodFacts, caller: UserName, grace: int | None) -> str | None:
         """Check the deletion of a pod by a caller without the permission to release.
 
         A grace period of 0 removes the pod from the API before its node confirms its end.
         """
         ended = not pod.node or pod.phase in FINISHED
-        if grace != 0 or ended or pod.grace <= LEAST_GRACE or not pod.concerns:
+        if grace != 0 or ended or pod.grace <= LEAST_GRACE or not pod.is_managed:
             return None
-        return None if self._knows_phase(pod, caller) else FORCED
+        return None if self._may_write_phase(pod, caller) else FORCED
 
-    def evicted(self, caller: UserName, grace: int | None) -> str | None:
+    def check_eviction(self, caller: UserName, grace: int | None) -> str | None:
         """Check an eviction by a caller without the permission to release.
 
         The review of an eviction does not contain the pod, so the rule applies to every pod.
         """
-        return FORCED if grace == 0 and not self._knows_phase(PodFacts(), caller) else None
+        return FORCED if grace == 0 and not self._may_write_phase(PodFacts(), caller) else None
 
-    def reached(self, pod: PodFacts) -> str | None:
+    def check_device_access(self, pod: PodFacts) -> str | None:
         """Check whether a pod reaches devices that it does not request."""
         rules = self._rules
-        if pod.longest > MOST_SEARCHED:
+        if pod.longest_list > MOST_SEARCHED:
             return LONG
         if any(n in rules.variables and v not in HARMLESS for n, v in pod.variables):
             return VARIABLE.format(", ".join(rules.variables))
@@ -332,17 +334,19 @@ class Guard:
             return PATH
         if pod.privileged and rules.refuse_privileged:
             return PRIVILEGED
-        if not (pod.asks or pod.names) and any(key in rules.taints for key in pod.tolerated):
+        if not (pod.needs_managed or pod.mentions_managed) and any(
+            key in rules.taints for key in pod.tolerated_taints
+        ):
             return TOLERATION.format(", ".join(rules.taints))
         return None
 
-    def walled(self, pod: PodFacts, namespace: str) -> str | None:
+    def check_anti_affinity(self, pod: PodFacts, namespace: str) -> str | None:
         """Check whether a pod would keep pods of other namespaces off nodes.
 
         The scheduler honours the anti-affinity of existing pods: a pod that a term selects cannot
         go to the node, or domain, of the pod that has the term.
         """
-        for each in pod.apart:
+        for each in pod.anti_affinity_terms:
             others = each.selects_namespaces or any(n != namespace for n in each.namespaces)
             if others and self._rules.refuse_other_namespaces:
                 return DISTANCE
@@ -350,19 +354,19 @@ class Guard:
                 return DISTANCE
         return None
 
-    def claimed(
+    def check_claim(
         self, before: ClaimSheet | None, after: ClaimSheet, caller: UserName, releases: bool
     ) -> str | None:
         """Check a resource claim. `before` is None if it is new."""
-        if before is not None and before.protected and not after.protected and not releases:
+        if before is not None and before.has_finalizer and not after.has_finalizer and not releases:
             return CLAIM
-        forged = after.generated or (before is not None and before.generated)
-        changed = before is None or before.maker != after.maker
-        if forged and changed and not self._generates_claims(caller):
+        forged = after.is_generated or (before is not None and before.is_generated)
+        changed = before is None or before.generated_for != after.generated_for
+        if forged and changed and not self._may_generate_claims(caller):
             return CLAIM_OWNER
         return None
 
-    def stamped(
+    def check_template_stamps(
         self,
         before: Sequence[str],
         after: Sequence[str],
@@ -386,18 +390,18 @@ class Guard:
         true = submitter == caller or (submitter != "" and speaks)
         known = {ANNOTATION_RELEASE, ANNOTATION_SUBMITTER, *USER_KEYS}
         return (
-            written.get(ANNOTATION_RELEASE) == HELD
+            written.get(ANNOTATION_RELEASE) == RELEASE_HELD
             and true
             and all(key in known for key in written if key.startswith(KEY_PREFIX))
             and sorted(labels) == sorted((LABEL_TENANT, LABEL_USER))
         )
 
-    def _knows_phase(self, pod: PodFacts, caller: UserName) -> bool:
+    def _may_write_phase(self, pod: PodFacts, caller: UserName) -> bool:
         node = (NODE + pod.node,) if pod.node else ()
         named = (*node, CONTROLLER_MANAGER, *self._rules.phase_writers)
         return caller in named or caller.startswith(KUBE_SYSTEM)
 
-    def _generates_claims(self, caller: UserName) -> bool:
+    def _may_generate_claims(self, caller: UserName) -> bool:
         named = (CONTROLLER_MANAGER, *self._rules.scheduler_users)
         return caller in named or caller.startswith(KUBE_SYSTEM)
 
@@ -410,7 +414,7 @@ def is_mirror(
     return ANNOTATION_MIRROR in annotations and nameless and caller == NODE + node
 
 
-def governed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def tenant_refusal(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return why a change of a Tenant without the needed permission is refused."""
     others = _without_users(before) != _without_users(after)
     return TENANT if others or not (before and after) else USERS
@@ -424,10 +428,12 @@ def _keeps_stamps(before: PodFacts, after: PodFacts) -> bool:
     free: frozenset[str] = frozenset()
     if GATE in before.gates:
         free = USER_KEYS - CREATE_ONLY_KEYS
-    return _ours(before.labels) == _ours(after.labels) and _ours(before.annotations, free) == _ours(
-        after.annotations, free
-    )
+    return _fairgate_keys(before.labels) == _fairgate_keys(after.labels) and _fairgate_keys(
+        before.annotations, free
+    ) == _fairgate_keys(after.annotations, free)
 
 
-def _ours(written: Mapping[str, str], free: frozenset[str] = frozenset()) -> dict[str, str]:
+def _fairgate_keys(
+    written: Mapping[str, str], free: frozenset[str] = frozenset()
+) -> dict[str, str]:
     return {k: v for k, v in written.items() if k.startswith(KEY_PREFIX) and k not in free}

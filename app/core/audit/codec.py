@@ -22,11 +22,11 @@ _HASH = re.compile("[0-9a-f]{64}").fullmatch
 _HEAD = {"cluster", "number", "hash", "epoch", "at", "signature", "publicKey"}
 
 
-START = '{"audit":true,'
+LINE_PREFIX = '{"audit":true,'
 """Prefix of the lines that Fairgate writes."""
 
 
-class NotOurs(InvalidInput):
+class ForeignLine(InvalidInput):
     """A line that does not claim to belong to the audit chain."""
 
 
@@ -34,8 +34,8 @@ class NotOurs(InvalidInput):
 class SignedHead:
     """A head with its signature.
 
-    `epoch` is that of the head's entry, `at` the time of the signature. `signature` and `key`
-    (Ed25519, SubjectPublicKeyInfo) are base64 text.
+    `epoch` is that of the head's entry, `at` the time of the signature. `signature` and
+    `public_key` (Ed25519, SubjectPublicKeyInfo) are base64 text.
     """
 
     cluster: str
@@ -43,10 +43,10 @@ class SignedHead:
     epoch: int
     at: Millis
     signature: str = ""
-    key: str = ""
+    public_key: str = ""
 
     @property
-    def signed(self) -> bytes:
+    def signed_bytes(self) -> bytes:
         """The bytes that the signature covers."""
         body = {
             "cluster": self.cluster,
@@ -57,7 +57,7 @@ class SignedHead:
         }
         return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
-    def fields(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return the fields of its JSON form."""
         return {
             "cluster": self.cluster,
@@ -66,16 +66,16 @@ class SignedHead:
             "epoch": self.epoch,
             "at": self.at,
             "signature": self.signature,
-            "publicKey": self.key,
+            "publicKey": self.public_key,
         }
 
 
-def plain(facts: Mapping[str, Any]) -> dict[str, Fact]:
+def normalize_facts(facts: Mapping[str, Any]) -> dict[str, Fact]:
     """Return facts in the form that JSON parsing gives, so that their hash stays the same."""
     return {str(name): _plain(value) for name, value in facts.items()}
 
 
-def line(entry: Entry) -> str:
+def entry_line(entry: Entry) -> str:
     """Return an entry as one line. The hash is its last field, where a script finds it."""
     body = {
         "audit": True,
@@ -84,7 +84,7 @@ def line(entry: Entry) -> str:
         "at": entry.record.at,
         "deed": entry.record.entry_type.value,
         "facts": entry.record.facts,
-        "before": entry.before,
+        "before": entry.previous_hash,
         "hash": entry.hash,
     }
     return _compact(body)
@@ -92,7 +92,7 @@ def line(entry: Entry) -> str:
 
 def head_line(signed: SignedHead) -> str:
     """Return a signed head as one line."""
-    return _compact({"audit": True, "head": signed.fields()})
+    return _compact({"audit": True, "head": signed.json_fields()})
 
 
 def missed_line(count: int, first: int, last: int) -> str:
@@ -101,38 +101,41 @@ def missed_line(count: int, first: int, last: int) -> str:
     return _compact({"audit": True, "missed": missed})
 
 
-def read(text: str) -> Entry | SignedHead | None:
+def parse_line(text: str) -> Entry | SignedHead | None:
     """Parse a line. Return None for a line about entries that a sink missed.
 
     Raises NotOurs for a line of another kind, InvalidInput for an invalid line of the chain.
     """
     try:
         body = json.loads(
-            text, object_pairs_hook=_once, parse_float=_no_number, parse_constant=_no_number
+            text,
+            object_pairs_hook=_reject_duplicate_names,
+            parse_float=_reject_number,
+            parse_constant=_reject_number,
         )
     except (ValueError, RecursionError) as error:
-        kind = InvalidInput if text.startswith(START) else NotOurs
+        kind = InvalidInput if text.startswith(LINE_PREFIX) else ForeignLine
         raise kind(f"it is not a line of JSON ({error})") from error
     if not isinstance(body, dict) or body.get("audit") is not True:
-        raise NotOurs("it is no line of the audit chain")
+        raise ForeignLine("it is no line of the audit chain")
     if set(body) == {"audit", "missed"}:
         return None
     if set(body) == {"audit", "head"}:
-        return _head(body["head"])
-    return _entry(body)
+        return _parse_head(body["head"])
+    return _parse_entry(body)
 
 
-def _head(body: object) -> SignedHead:
+def _parse_head(body: object) -> SignedHead:
     """Parse a head in a line: exactly its names, and numbers that are no text."""
     if isinstance(body, dict):
         if odd := sorted(set(body) - _HEAD):
             raise InvalidInput(f"a signed head does not have {', '.join(odd)}")
         if any(type(body.get(name, 0)) is not int for name in ("number", "epoch", "at")):
             raise InvalidInput("number, epoch and at of a signed head are whole numbers")
-    return read_head(body)
+    return parse_stored_head(body)
 
 
-def read_head(body: object) -> SignedHead:
+def parse_stored_head(body: object) -> SignedHead:
     """Parse a stored head. Numbers may be text, and other fields are ignored, as the ConfigMap has.
 
     Raises InvalidInput.
@@ -147,7 +150,7 @@ def read_head(body: object) -> SignedHead:
     return SignedHead(cluster, Head(number, digest), epoch, Millis(at), signature, key)
 
 
-def _entry(body: Mapping[str, Any]) -> Entry:
+def _parse_entry(body: Mapping[str, Any]) -> Entry:
     if set(body) != _ENTRY:
         odd = sorted(set(body) ^ _ENTRY)
         raise InvalidInput(f"an entry does not have, or must have, {', '.join(odd)}")
@@ -180,19 +183,19 @@ def _plain(value: Any) -> Any:
         case None | bool() | int():
             return value
         case Mapping():
-            return plain(value)
+            return normalize_facts(value)
         case tuple() | list():
             return [_plain(each) for each in value]
         case _:
             return str(value)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")
     return found
 
 
-def _no_number(word: str) -> Any:
+def _reject_number(word: str) -> Any:
     raise ValueError(f"{word[:40]} is not an integer")

@@ -17,7 +17,7 @@ from hashlib import sha256
 from app.core.audit_entry import UNKNOWN, AuditRecord, EntryType, Fact
 from app.core.model import Amounts, Millis, Pool, Resource, Tenant
 from app.core.policy import Policy
-from app.core.quantities import render
+from app.core.quantities import format_amount
 
 Configured = Tenant | Pool | Policy
 
@@ -29,12 +29,12 @@ The mode is there if a Policy sets it.
 
 LONGEST = 120
 """Maximum number of characters of a value, and of a field name, in an entry."""
-ROOM = 600
+MAX_SHOWN_CHARACTERS = 600
 """Maximum number of characters of all changed fields together. Further fields are counted."""
 
 QUOTAS = re.compile(r"parent|weight|quotas\..*", re.DOTALL)
 """Fields that are recorded completely, so that past quotas can be reconstructed ..."""
-REST = 8000
+MAX_REST_CHARACTERS = 8000
 """... unless the part beyond the shown fields is longer than this."""
 
 LISTS = ("namespaces", "pools")
@@ -64,16 +64,16 @@ class ConfigChanges:
 
     def start_term(self, at: Millis, notes: Mapping[str, str] | None) -> Iterator[AuditRecord]:
         """Start a leader term: record changes since the last term. None: the markers are lost."""
-        told = {key: text for key, text in (notes or {}).items() if is_resource(key)}
+        told = {key: text for key, text in (notes or {}).items() if is_resource_marker(key)}
         if notes is None:
             told = {key: _text(spec) for key, (spec, _) in self._specs.items()}
         self._reported_specs = told
         for key in sorted(told.keys() - self._specs.keys()):
-            yield self._gone(at, key, told)
+            yield self._deletion_record(at, key, told)
         for key, (spec, by) in sorted(self._specs.items()):
             yield from self._compare(at, key, spec, by, told)
 
-    def end(self) -> None:
+    def end_term(self) -> None:
         """End a leader term."""
         self._reported_specs = None
 
@@ -85,13 +85,13 @@ class ConfigChanges:
         if self._reported_specs is not None:
             yield from self._compare(at, key, spec, by, self._reported_specs)
 
-    def drop(self, at: Millis, key: str) -> Iterator[AuditRecord]:
+    def record_deleted(self, at: Millis, key: str) -> Iterator[AuditRecord]:
         """Process a deleted resource. Only the API server's audit log contains the user."""
         self._specs.pop(key, None)
         if self._reported_specs is not None and key in self._reported_specs:
-            yield self._gone(at, key, self._reported_specs)
+            yield self._deletion_record(at, key, self._reported_specs)
 
-    def notes(self) -> Iterator[tuple[str, str]]:
+    def audit_markers(self) -> Iterator[tuple[str, str]]:
         """Yield the audit marker of every resource."""
         yield from (self._reported_specs or {}).items()
 
@@ -103,23 +103,23 @@ class ConfigChanges:
         if text == known:
             return
         reported[key] = text
-        before = _read(known) if known else {}
+        before = _parse_spec(known) if known else {}
         facts = _facts(key, "changed" if known else "made", by)
         yield AuditRecord(at, EntryType.CHANGED, facts | _differences(before, spec), ((key, text),))
 
     @staticmethod
-    def _gone(at: Millis, key: str, reported: dict[str, str]) -> AuditRecord:
-        before = _read(reported.pop(key))
+    def _deletion_record(at: Millis, key: str, reported: dict[str, str]) -> AuditRecord:
+        before = _parse_spec(reported.pop(key))
         facts = _facts(key, "deleted", "") | _differences(before, {})
         return AuditRecord(at, EntryType.CHANGED, facts, ((key, ""),))
 
 
-def key_of(kind: type[Configured], name: str = "default") -> str:
+def marker_key(kind: type[Configured], name: str = "default") -> str:
     """Return the key of the audit marker of a resource."""
     return f"{kind.__name__}/{name}"
 
 
-def is_resource(key: str) -> bool:
+def is_resource_marker(key: str) -> bool:
     """Return whether a marker key is that of a resource, not of a pod."""
     return key.startswith(_PREFIXES)
 
@@ -143,7 +143,7 @@ def spec_of(config: Configured, *, has_mode: bool = True) -> ConfigFields:
             }
             spec = {_camel(name): _setting(name, value) for name, value in found.items()}
             return spec | {"mode": config.mode.value} if has_mode else spec
-    return {_camel(name): text for name, value in found.items() if (text := _shown(value))}
+    return {_camel(name): text for name, value in found.items() if (text := _value_as_text(value))}
 
 
 def _tenant(tenant: Tenant) -> dict[str, object]:
@@ -180,7 +180,7 @@ def _pool(pool: Pool) -> dict[str, object]:
 
 
 def _amounts(name: str, amounts: Amounts) -> dict[str, object]:
-    return {f"{name}.{r}": render(Resource(r), value) for r, value in amounts.items()}
+    return {f"{name}.{r}": format_amount(Resource(r), value) for r, value in amounts.items()}
 
 
 def _camel(name: str) -> str:
@@ -196,10 +196,10 @@ def _setting(name: str, value: object) -> str:
         return str(value).lower()
     if name in ("max_unbound", "max_unowned_unbound"):
         return str(value)
-    return f"{value / 1000:.15g}s" if isinstance(value, int) else _shown(value)
+    return f"{value / 1000:.15g}s" if isinstance(value, int) else _value_as_text(value)
 
 
-def _shown(value: object) -> str:
+def _value_as_text(value: object) -> str:
     """Return a value as in a manifest; "" if it is absent."""
     match value:
         case None | False | ():
@@ -233,7 +233,7 @@ def _text_of(value: Mapping[str, object]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _read(text: str) -> ConfigFields:
+def _parse_spec(text: str) -> ConfigFields:
     """Parse the result of `_text`. Return no fields for text that Fairgate cannot have written."""
     try:
         found = json.loads(text)
@@ -254,7 +254,7 @@ def _facts(key: str, did: str, by: str) -> dict[str, Fact]:
 def _differences(before: ConfigFields, after: ConfigFields) -> dict[str, Fact]:
     """Return the changed fields, the most important first, and a digest of both states."""
     changed: dict[str, Fact] = {}
-    left, more = ROOM, 0
+    left, more = MAX_SHOWN_CHARACTERS, 0
     for name in sorted(
         before.keys() | after.keys(), key=lambda name: (_field_position(name), name)
     ):
@@ -273,7 +273,7 @@ def _differences(before: ConfigFields, after: ConfigFields) -> dict[str, Fact]:
         if QUOTAS.fullmatch(name) and before.get(name) != after.get(name)
         if changed.get(name) != (pair := _pair(before.get(name), after.get(name)))
     }
-    if (rest or more) and len(_text_of(rest)) <= REST:
+    if (rest or more) and len(_text_of(rest)) <= MAX_REST_CHARACTERS:
         facts["rest"] = rest
     digests = {"digestBefore": _digest(before), "digestAfter": _digest(after)}
     return facts | {name: digest for name, digest in digests.items() if digest}

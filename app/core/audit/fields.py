@@ -6,8 +6,8 @@ from app.core.audit_entry import UNKNOWN, Fact
 from app.core.effects import EvictForReclaim, EvictPod, Intend, PodRef, Release
 from app.core.fairshare.decision import Decision, DecisionLevel
 from app.core.model import Amounts, Millis, Pod, TenantName, UserName
-from app.core.quantities import PODS, render
-from app.core.well_known import ADOPTED
+from app.core.quantities import PODS, format_amount
+from app.core.well_known import RELEASE_ADOPTED
 
 LONGEST = 300
 """Maximum number of characters of a sentence."""
@@ -15,7 +15,7 @@ LONGEST_NAME = 64
 MOST_LEVELS = 4
 
 
-def who(pod: Pod | PodRef, user: UserName, tenant: TenantName) -> dict[str, Fact]:
+def pod_identity(pod: Pod | PodRef, user: UserName, tenant: TenantName) -> dict[str, Fact]:
     """Return the identity of a pod, with its tenant and user."""
     return {
         "uid": pod.uid,
@@ -26,57 +26,62 @@ def who(pod: Pod | PodRef, user: UserName, tenant: TenantName) -> dict[str, Fact
     }
 
 
-def adopted(pod: Pod, tenant: TenantName, pool: str | None) -> dict[str, Fact]:
+def adoption_facts(pod: Pod, tenant: TenantName, pool: str | None) -> dict[str, Fact]:
     """Return the fields of a pod that runs without a release."""
-    facts = who(pod, pod.user, tenant) | {"pool": pool or ""}
-    return facts | {"amounts": texts(pod.demand)}
+    facts = pod_identity(pod, pod.user, tenant) | {"pool": pool or ""}
+    return facts | {"amounts": amounts_as_text(pod.demand)}
 
 
-def released(pod: Pod, tenant: TenantName, order: Release | None, at: Millis) -> dict[str, Fact]:
+def release_facts(
+    pod: Pod, tenant: TenantName, order: Release | None, at: Millis
+) -> dict[str, Fact]:
     """Return the fields of a release that an observed pod shows. `order`: its request."""
-    facts = adopted(pod, tenant, pod.pool) | {"stamp": pod.release}
-    if pod.release == ADOPTED:
-        return facts | {"byHand": True, "by": pod.freed_by or UNKNOWN}
-    if order is not None and order.stamp == pod.release:
-        return facts | because(order, at)
+    facts = adoption_facts(pod, tenant, pod.pool) | {"stamp": pod.release_annotation}
+    if pod.release_annotation == RELEASE_ADOPTED:
+        return facts | {"byHand": True, "by": pod.gate_removed_by or UNKNOWN}
+    if order is not None and order.stamp == pod.release_annotation:
+        return facts | selection_facts(order, at)
     return facts | {"settled": True}
 
 
-def intended(intent: Intend) -> dict[str, Fact]:
+def intent_facts(intent: Intend) -> dict[str, Fact]:
     """Return the fields of a release that only its intent shows."""
-    return who(intent.ref, intent.user, intent.tenant) | {
+    return pod_identity(intent.ref, intent.user, intent.tenant) | {
         "pool": intent.pool,
-        "amounts": texts(intent.demand),
+        "amounts": amounts_as_text(intent.demand),
         "stamp": intent.stamp,
     }
 
 
-def because(order: Release, at: Millis) -> dict[str, Fact]:
+def selection_facts(order: Release, at: Millis) -> dict[str, Fact]:
     """Return how long a released pod waited, its expected node, and why it was selected."""
-    facts: dict[str, Fact] = {"waited": max(0, at - order.since) // 1000}
+    facts: dict[str, Fact] = {"waited": max(0, at - order.waiting_since) // 1000}
     if order.node is not None:
         facts["node"] = order.node
     if order.decision is not None:
-        facts |= _decided(order.decision)
+        facts |= _decision_facts(order.decision)
     return facts
 
 
-def _decided(decision: Decision) -> dict[str, Fact]:
-    levels = tuple(_compared(level) for level in decision.levels[:MOST_LEVELS])
+def _decision_facts(decision: Decision) -> dict[str, Fact]:
+    levels = tuple(_level_facts(level) for level in decision.levels[:MOST_LEVELS])
     return {
         "rule": decision.reason[:LONGEST],
-        "backfilled": decision.backfilled,
+        "backfilled": decision.is_backfilled,
         "compared": levels,
     }
 
 
-def _compared(level: DecisionLevel) -> dict[str, Fact]:
+def _level_facts(level: DecisionLevel) -> dict[str, Fact]:
     """Return the two scores of a level, which one rule of `Decision.reason` compares."""
     facts: dict[str, Fact] = {"first": level.winner[:LONGEST_NAME]}
     if level.key is not None:
         facts["score"] = _number(level.key.score)
-    if level.rival is not None and level.rival_key is not None:
-        facts |= {"next": level.rival[:LONGEST_NAME], "nextScore": _number(level.rival_key.score)}
+    if level.runner_up is not None and level.runner_up_key is not None:
+        facts |= {
+            "next": level.runner_up[:LONGEST_NAME],
+            "nextScore": _number(level.runner_up_key.score),
+        }
     return facts
 
 
@@ -87,7 +92,7 @@ def _number(score: float) -> str:
         return str(score)
 
 
-def reason(eviction: EvictForReclaim | EvictPod) -> dict[str, Fact]:
+def eviction_facts(eviction: EvictForReclaim | EvictPod) -> dict[str, Fact]:
     """Return why a pod was evicted, and the beneficiary."""
     if isinstance(eviction, EvictPod):
         return {"why": eviction.why[:LONGEST]}
@@ -97,10 +102,12 @@ def reason(eviction: EvictForReclaim | EvictPod) -> dict[str, Fact]:
         "cause": eviction.cause.value,
         "for": f"{other.namespace}/{other.name}",
         "forTenant": eviction.beneficiary_tenant,
-        "borrowed": tuple(f"{each:.6g}" for each in eviction.compared.shares),
+        "borrowed": tuple(f"{each:.6g}" for each in eviction.weighted_shares.shares),
     }
 
 
-def texts(demand: Amounts) -> dict[str, Fact]:
+def amounts_as_text(demand: Amounts) -> dict[str, Fact]:
     """Return the requests of a pod as text."""
-    return {r: render(r, value) for r, value in sorted(demand.items()) if value and r != PODS}
+    return {
+        r: format_amount(r, value) for r, value in sorted(demand.items()) if value and r != PODS
+    }

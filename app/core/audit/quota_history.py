@@ -11,13 +11,13 @@ from fractions import Fraction
 from operator import itemgetter
 
 from app.core.audit.config_changes import QUOTAS, spec_of
-from app.core.audit.recorder import UNREMEMBERED
+from app.core.audit.recorder import MARKERS_LOST
 from app.core.audit_entry import Entry, EntryType
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Millis, PoolName, Quota, Resource, Tenant, TenantName
-from app.core.quantities import amount
+from app.core.quantities import parse_amount
 
-CUT = "…"
+ELLIPSIS = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class _Known:
 
 
 class QuotaHistory:
-    """Goes back to a past time. Call `see` with every later entry, in order."""
+    """Goes back to a past time. Call `add_entry` with every later entry, in order."""
 
     def __init__(self, at: Millis) -> None:
         self._at = at
         self._known: dict[str, _Known] = {}
 
-    def see(self, entry: Entry) -> None:
+    def add_entry(self, entry: Entry) -> None:
         """Process an entry. Raises InvalidInput if the past state cannot be reconstructed."""
         record, facts = entry.record, entry.record.facts
         if record.at <= self._at:
             return
-        if record.entry_type is EntryType.GAP or facts.get("why") == UNREMEMBERED:
+        if record.entry_type is EntryType.GAP or facts.get("why") == MARKERS_LOST:
             raise InvalidInput(
                 "it names a gap, in which quotas may have changed; ask for a later time."
             )
@@ -65,12 +65,12 @@ class QuotaHistory:
                 "ask for a later time."
             )
         for name, change in told.items():
-            is_whole = QUOTAS.fullmatch(name) and not name.endswith(CUT)
+            is_whole = QUOTAS.fullmatch(name) and not name.endswith(ELLIPSIS)
             if is_whole and isinstance(change, Mapping):
                 before = change.get("before")
                 known.fields.setdefault(name, None if before is None else str(before))
 
-    def terms(self, tenants: Mapping[TenantName, Tenant]) -> list[QuotaTerms]:
+    def quota_terms(self, tenants: Mapping[TenantName, Tenant]) -> list[QuotaTerms]:
         """Return the state of every tenant at that time, by name. `tenants`: current state."""
         found = []
         for name in sorted({*tenants, *map(TenantName, self._known)}):
@@ -87,7 +87,7 @@ def _terms(name: TenantName, spec: Mapping[str, str | None]) -> QuotaTerms:
         if field_name.startswith("quotas.") and text is not None:
             pool, kind, resource = _parts(field_name.removeprefix("quotas."))
             kinds = quotas.setdefault(pool, {"guarantee": {}, "limit": {}})
-            kinds[kind][Resource(resource)] = amount(resource, text)
+            kinds[kind][Resource(resource)] = parse_amount(resource, text)
     parent = spec.get("parent")
     return QuotaTerms(
         name,
@@ -116,5 +116,5 @@ def _mapping(value: object) -> dict[str, object]:
 
 def _is_cut(name: str, change: object) -> bool:
     values = change.values() if isinstance(change, Mapping) else ()
-    whole = not name.endswith(CUT) and not any(str(each).endswith(CUT) for each in values)
+    whole = not name.endswith(ELLIPSIS) and not any(str(each).endswith(ELLIPSIS) for each in values)
     return not whole and name.startswith(("parent", "weight", "quotas."))

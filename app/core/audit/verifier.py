@@ -15,7 +15,7 @@ from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Fact, H
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 
-REMEMBERED = 100_000
+MAX_REMEMBERED = 100_000
 """Number of entries to remember: copies may repeat them, or branch off from one."""
 
 
@@ -46,15 +46,17 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class ChainVerdict:
-    """A valid chain. `signed` is its newest signed head, `unsigned` counts the later entries."""
+    """A valid chain. `newest_signed_head` is its newest signed head, `unsigned_entries` counts the
+    later entries.
+    """
 
     entries: int
     first: Entry | None
     last: Entry | None
-    signed: SignedHead | None
-    unsigned: int
+    newest_signed_head: SignedHead | None
+    unsigned_entries: int
     gaps: int
-    absent: Head
+    missing_head: Head
     """Head of the missing entry before the first one; number 0 if no entry is missing."""
 
 
@@ -66,7 +68,7 @@ def gap_of(record: AuditRecord) -> Gap | None:
     return Gap(after, up_to) if after and up_to else None
 
 
-def gap(at: Millis, named: Gap, *, exact: bool, why: str) -> AuditRecord:
+def gap_record(at: Millis, named: Gap, *, exact: bool, why: str) -> AuditRecord:
     """Return the record of a gap. `exact`: no entry after `up_to` can be lost too."""
     facts: dict[str, Fact] = {
         "after": _facts(named.after),
@@ -77,15 +79,15 @@ def gap(at: Millis, named: Gap, *, exact: bool, why: str) -> AuditRecord:
     return AuditRecord(at, EntryType.GAP, facts)
 
 
-def pruned(at: Millis, last: Head, count: int, why: str) -> AuditRecord:
+def pruning_record(at: Millis, last: Head, count: int, why: str) -> AuditRecord:
     """Return the record of a removal of old entries, with `last` as the last removed one."""
     return AuditRecord(at, EntryType.PRUNED, {"last": _facts(last), "entries": count, "why": why})
 
 
-def ahead(entry: Entry) -> Head:
+def preceding_head(entry: Entry) -> Head:
     """Return the head that must come right before an entry in the stream."""
     named = gap_of(entry.record)
-    return named.after if named else Head(entry.number - 1, entry.before)
+    return named.after if named else Head(entry.number - 1, entry.previous_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,10 @@ class ChainVerifier:
     """
 
     def __init__(self, heads: Iterable[SignedHead] = (), *, copies: bool = False) -> None:
-        self._due: dict[Head, list[SignedHead]] = {}
+        self._expected_heads: dict[Head, list[SignedHead]] = {}
         for each in heads:
-            self._due.setdefault(each.head, []).append(each)
-        self._due_numbers = {each.number for each in self._due}
+            self._expected_heads.setdefault(each.head, []).append(each)
+        self._expected_numbers = {each.number for each in self._expected_heads}
         self._found_numbers: set[int] = set()
         self._copies = copies
         self._first: Entry | None = None
@@ -116,11 +118,11 @@ class ChainVerifier:
         self._count = 0
         self._signed: SignedHead | None = None
         self._signed_count = 0
-        self._early: list[SignedHead] = []
+        self._heads_before_first: list[SignedHead] = []
         self._gaps = 0
         self._open_gaps: list[Entry] = []
-        self._named: list[Gap] = []
-        self._removed: list[tuple[int, Head]] = []
+        self._declared_gaps: list[Gap] = []
+        self._prunings: list[tuple[int, Head]] = []
         self._key: str | None = None
         self._cluster = ""
         self._known: OrderedDict[Head, _Seen] = OrderedDict()
@@ -131,40 +133,44 @@ class ChainVerifier:
             raise BrokenChain(entry.number, "its contents do not fit its hash")
         if self._copies and entry.head in self._known:
             return
-        self._link(entry)
+        self._check_link(entry)
         self._first = self._first or entry
         self._last = entry
         self._count += 1
-        self._note(entry)
+        self._record_special_entry(entry)
         self._remember(entry)
-        if entry.number in self._due_numbers:
+        if entry.number in self._expected_numbers:
             self._found_numbers.add(entry.number)
-        for signed in self._due.pop(entry.head, ()):
-            self._sign(signed)
+        for signed in self._expected_heads.pop(entry.head, ()):
+            self._accept_head(signed)
 
     def check_head(self, signed: SignedHead) -> None:
         """Process a signed head from among the entries, after its entry. Raises BrokenChain."""
         number = signed.head.number
         self._check_cluster(signed)
         if self._first is None or number < self._first.number:
-            self._early.append(signed)
+            self._heads_before_first.append(signed)
         elif signed.head not in self._known:
             raise BrokenChain(number, self._why_absent(number))
         else:
-            self._sign(signed)
+            self._accept_head(signed)
 
     def verdict(self) -> ChainVerdict:
         """Return the result. Raises BrokenChain."""
         if self._open_gaps:
             number = self._open_gaps[0].number
             raise BrokenChain(number, "it names a gap, and no signed head covers it")
-        lost = [head for head in self._due if not any(_spans(each, head) for each in self._named)]
+        lost = [
+            head
+            for head in self._expected_heads
+            if not any(_declares_lost(each, head) for each in self._declared_gaps)
+        ]
         if lost:
             head = min(lost, key=lambda each: each.number)
             if self._last and head.number > self._last.number:
                 raise HeadTooNew(head.number, self._last.number)
-            raise BrokenChain(head.number, self._unfound(head))
-        absent = ahead(self._first) if self._first else Head()
+            raise BrokenChain(head.number, self._why_not_found(head))
+        absent = preceding_head(self._first) if self._first else Head()
         if not self._copies:
             self._check_whole(absent)
         return ChainVerdict(
@@ -195,13 +201,13 @@ class ChainVerifier:
                 self._first.number,
                 f"entry {absent.number} before it is missing, and its removal is not recorded",
             )
-        for signed in self._early:
+        for signed in self._heads_before_first:
             if signed.head.number > absent.number:
                 raise BrokenChain(
                     signed.head.number, "a signed head names it, and it does not come before it"
                 )
 
-    def _link(self, entry: Entry) -> None:
+    def _check_link(self, entry: Entry) -> None:
         last = self._last
         if last is None:
             self._check_start(entry)
@@ -212,7 +218,7 @@ class ChainVerifier:
             )
         named = gap_of(entry.record)
         if named is None:
-            if entry.number == last.number + 1 and entry.before == last.hash:
+            if entry.number == last.number + 1 and entry.previous_hash == last.hash:
                 return
         elif _follows(entry, named):
             if last.head in (named.after, named.up_to) and entry.number > last.number:
@@ -220,7 +226,10 @@ class ChainVerifier:
             if self._copies and named.up_to in self._known and entry.epoch > last.epoch:
                 return
         if entry.number > last.number + 1:
-            raise BrokenChain(entry.number, f"{_span(last.number + 1, entry.number - 1)} before it")
+            raise BrokenChain(
+                entry.number,
+                f"{_missing_entries_text(last.number + 1, entry.number - 1)} before it",
+            )
         if entry.number == last.number + 1:
             raise BrokenChain(
                 entry.number,
@@ -230,39 +239,39 @@ class ChainVerifier:
 
     @staticmethod
     def _check_start(entry: Entry) -> None:
-        if entry.number < 1 or (entry.number == 1 and entry.before != GENESIS):
+        if entry.number < 1 or (entry.number == 1 and entry.previous_hash != GENESIS):
             raise BrokenChain(entry.number, "it is not how a chain begins")
         named = gap_of(entry.record)
         if named is not None and not _follows(entry, named):
             raise BrokenChain(entry.number, "it does not follow the entry that it names")
 
-    def _note(self, entry: Entry) -> None:
+    def _record_special_entry(self, entry: Entry) -> None:
         match entry.record.entry_type:
             case EntryType.GAP:
                 self._gaps += 1
                 self._open_gaps.append(entry)
                 if named := gap_of(entry.record):
-                    self._named.append(named)
+                    self._declared_gaps.append(named)
             case EntryType.PRUNED:
                 if last := _head(entry.record.facts.get("last")):
-                    self._removed.append((entry.number, last))
+                    self._prunings.append((entry.number, last))
             case EntryType.KEY:
                 key = entry.record.facts.get("publicKey")
                 self._key = key if isinstance(key, str) else None
 
     def _remember(self, entry: Entry) -> None:
         self._known[entry.head] = _Seen(entry.epoch, self._key, self._count)
-        if len(self._known) > REMEMBERED:
+        if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
 
-    def _sign(self, signed: SignedHead) -> None:
+    def _accept_head(self, signed: SignedHead) -> None:
         """Accept a head of a known entry. The newest head has the highest number."""
         number, seen, newest = signed.head.number, self._known[signed.head], self._signed
         if signed.epoch != seen.epoch:
             raise BrokenChain(
                 number, f"a signed head gives it epoch {signed.epoch}, it says {seen.epoch}"
             )
-        if seen.key is not None and signed.key != seen.key:
+        if seen.key is not None and signed.public_key != seen.key:
             raise BrokenChain(
                 number, "its signed head is not signed by the key that the chain names"
             )
@@ -282,9 +291,9 @@ class ChainVerifier:
 
     def _removals(self) -> set[Head]:
         covered = self._signed.head.number if self._signed else 0
-        return {last for number, last in self._removed if number <= covered}
+        return {last for number, last in self._prunings if number <= covered}
 
-    def _unfound(self, head: Head) -> str:
+    def _why_not_found(self, head: Head) -> str:
         number, first = head.number, self._first
         if first is None:
             return "the signed head names it, and there are no entries at all"
@@ -301,20 +310,20 @@ class ChainVerifier:
             return f"a signed head names it, and the last before that head is {self._last.number}"
         if any(each.number == number for each in self._known):
             return "a signed head names another hash for it"
-        return f"a signed head names it, and it is not among the {REMEMBERED} entries before"
+        return f"a signed head names it, and it is not among the {MAX_REMEMBERED} entries before"
 
 
 def _follows(entry: Entry, named: Gap) -> bool:
     """Return whether a gap entry follows the last lost entry that it names."""
-    return entry.before == named.up_to.hash and entry.number > named.up_to.number
+    return entry.previous_hash == named.up_to.hash and entry.number > named.up_to.number
 
 
-def _spans(named: Gap, head: Head) -> bool:
+def _declares_lost(named: Gap, head: Head) -> bool:
     """Return whether a gap declares this entry as lost."""
     return head == named.up_to or named.after.number < head.number <= named.up_to.number
 
 
-def _span(first: int, last: int) -> str:
+def _missing_entries_text(first: int, last: int) -> str:
     if first == last:
         return f"entry {first} is missing"
     return f"entries {first} to {last} are missing"

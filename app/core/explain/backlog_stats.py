@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.core.explain.explain_context import workload_of
 from app.core.explain.reasons import RULES
-from app.core.fairshare.tree_node import TenantNode, UserNode, leaves
+from app.core.fairshare.tree_node import TenantNode, UserNode, users_below
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import (
@@ -41,7 +41,7 @@ class BacklogStats:
     oldest: Millis | None
 
 
-def pressure(registry: PodRegistry) -> Mapping[TenantName, BacklogStats]:
+def backlog_by_tenant(registry: PodRegistry) -> Mapping[TenantName, BacklogStats]:
     """Return the queued pods of every tenant in the share tree."""
     tenants = registry.usage.tree.tenants
     return {name: BacklogStats(_pods(branch), _oldest(branch)) for name, branch in tenants.items()}
@@ -49,15 +49,15 @@ def pressure(registry: PodRegistry) -> Mapping[TenantName, BacklogStats]:
 
 def _pods(branch: TenantNode) -> dict[PoolName | None, int]:
     found: dict[PoolName | None, int] = {}
-    for shape, workloads in branch.shapes.items():
+    for shape, workloads in branch.waiting_by_class.items():
         pool = shape.pools[0] if len(shape.pools) == 1 else None
-        each = sum(count for _, count in shape.parts)
+        each = sum(count for _, count in shape.request_counts)
         found[pool] = found.get(pool, 0) + each * workloads
     return {pool: count for pool, count in found.items() if count}
 
 
 def _oldest(branch: TenantNode) -> Millis | None:
-    known = [leaf.queue.oldest() for leaf in leaves(branch)]
+    known = [leaf.queue.oldest_waiting_since() for leaf in users_below(branch)]
     return min((since for since in known if since is not None), default=None)
 
 
@@ -79,14 +79,14 @@ class WaitGroup:
     since: Millis
 
 
-def groups(registry: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, ...]:
+def wait_groups(registry: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, ...]:
     """Return all held pods, queue by queue. The cost is a few steps per pod."""
     found: dict[tuple[UserNode, Wait | None, EquivalenceClass | None], list[PodRecord]] = {}
-    for leaf, waiting in registry.waiting.items():
+    for leaf, waiting in registry.waiting_by_user.items():
         for tracked in waiting.values():
-            if not tracked.uses:
-                shape = workload_of(tracked).shape
-                found.setdefault((leaf, tracked.wait, shape), []).append(tracked)
+            if not tracked.counts_as_used:
+                shape = workload_of(tracked).equivalence_class
+                found.setdefault((leaf, tracked.wait_reason, shape), []).append(tracked)
     made = []
     for (leaf, wait, _), members in found.items():
         first = min(members, key=lambda each: each.queue_key)
@@ -95,6 +95,6 @@ def groups(registry: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup,
         request: dict[Resource, int] = {}
         for member in members:
             add_to(request, {r: v for r, v in member.pod.demand.items() if r in managed}, 1)
-        since = min(member.pod.since for member in members)
+        since = min(member.pod.created_at for member in members)
         made.append(WaitGroup(leaf.account, first.pod.uid, len(members), word, request, since))
     return tuple(sorted(made, key=lambda group: (group.queue, group.first)))

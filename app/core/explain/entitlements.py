@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.core.fairshare.tenants import TenantDirectory
-from app.core.fairshare.tree_node import TenantNode, UserNode, share
+from app.core.fairshare.tree_node import TenantNode, UserNode, dominant_usage_share
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Amounts, PoolName, Quota, Tenant, TenantName, UserName
 from app.core.placement.pools import Pools
 
-WHOLE = UserName("")
+TENANT_ITSELF = UserName("")
 """Key for the tenant itself among its users. The API server allows no empty user name."""
 
 Parts = dict[tuple[TenantName, UserName], Fraction]
@@ -27,7 +27,7 @@ class Standing:
     users: Mapping[UserName, Fraction] = field(default_factory=dict)
 
 
-def entitled(tenants: Mapping[TenantName, Standing]) -> Parts:
+def shares_by_weight(tenants: Mapping[TenantName, Standing]) -> Parts:
     """Return the share by weight of each tenant and user. All at top level sum to 1.
 
     Users and child tenants of one tenant are siblings. A parent that is unknown, or that closes a
@@ -48,7 +48,7 @@ def entitled(tenants: Mapping[TenantName, Standing]) -> Parts:
             parts |= {(parent, user): weight * each_part for user, weight in users.items()}
         for child in children:
             part = tenants[child].weight * each_part
-            parts[child, WHOLE] = part
+            parts[child, TENANT_ITSELF] = part
             left.append((child, part))
     return parts
 
@@ -66,20 +66,20 @@ def _parent(name: TenantName, tenants: Mapping[TenantName, Standing]) -> TenantN
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ClusterShare:
     """Parts of the cluster, 0 to 1: the used and the fair share."""
 
-    used: float
-    owed: float
+    used_share: float
+    fair_share: float
 
 
 @dataclass(frozen=True, slots=True)
-class Entitlement(Part):
+class Entitlement(ClusterShare):
     """Shares of a tenant and of its users. `limit` is None if no limit is effective."""
 
     guarantee: float
     limit: float | None
-    users: Mapping[UserName, Part]
+    users: Mapping[UserName, ClusterShare]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,14 @@ class _Claim:
     limit: float | None = None
 
     @property
-    def counts(self) -> bool:
+    def is_active(self) -> bool:
         """Return whether it uses or waits, so that others get less."""
         branch = self.branch
         if branch is None:
             return False
-        return bool(branch.shapes) or any(v for used in branch.uses.values() for v in used.values())
+        return bool(branch.waiting_by_class) or any(
+            v for used in branch.usage.values() for v in used.values()
+        )
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class _Division:
     registry: PodRegistry
     tenancy: TenantDirectory
     pools: Pools
-    owed: dict[TenantName, Entitlement] = field(default_factory=dict)
+    entitlements: dict[TenantName, Entitlement] = field(default_factory=dict)
 
     def divide(self) -> dict[TenantName, Entitlement]:
         below: dict[TenantName | None, list[TenantName]] = {}
@@ -118,38 +120,44 @@ class _Division:
         due: list[tuple[TenantName | None, float]] = [(None, 1.0)]
         while due:
             parent, whole = due.pop()
-            claims = [self._tenant(name) for name in below.get(parent, ())]
-            claims += self._users(parent)
+            claims = [self._tenant_claim(name) for name in below.get(parent, ())]
+            claims += self._user_claims(parent)
             parts = list(zip(claims, _divide(claims, whole), strict=True))
             for claim, part in parts:
                 if not claim.is_user:
                     name = TenantName(claim.name)
-                    self.owed[name] = Entitlement(
-                        self._used(claim), part, claim.guarantee, claim.limit, {}
+                    self.entitlements[name] = Entitlement(
+                        self._used_share(claim), part, claim.guarantee, claim.limit, {}
                     )
                     due.append((name, part))
             if parent is not None:
                 users = {
-                    UserName(claim.name): Part(self._used(claim), part)
+                    UserName(claim.name): ClusterShare(self._used_share(claim), part)
                     for claim, part in parts
                     if claim.is_user
                 }
-                own = self.owed[parent]
-                self.owed[parent] = Entitlement(own.used, own.owed, own.guarantee, own.limit, users)
-        return self.owed
+                own = self.entitlements[parent]
+                self.entitlements[parent] = Entitlement(
+                    own.used_share, own.fair_share, own.guarantee, own.limit, users
+                )
+        return self.entitlements
 
-    def _tenant(self, name: TenantName) -> _Claim:
+    def _tenant_claim(self, name: TenantName) -> _Claim:
         tenant: Tenant | None = self.tenancy.tenants.get(name)
         branch = self.registry.usage.tree.tenants.get(name)
         if tenant is None:
             return _Claim(name, False, branch, 1.0)
         scale = self.registry.usage.tree.scale
-        quotas = {pool: scale.quota(pool, quota) for pool, quota in tenant.quotas.items()}
+        quotas = {
+            pool: scale.quota_with_sides(pool, quota) for pool, quota in tenant.quotas.items()
+        }
         guarantees = {pool: quota.guarantee for pool, quota in quotas.items()}
-        limit = self._limit(quotas)
-        return _Claim(name, False, branch, float(tenant.weight), self._part(guarantees), limit)
+        limit = self._share_limit(quotas)
+        return _Claim(
+            name, False, branch, float(tenant.weight), self._dominant_share(guarantees), limit
+        )
 
-    def _users(self, parent: TenantName | None) -> list[_Claim]:
+    def _user_claims(self, parent: TenantName | None) -> list[_Claim]:
         branch = self.registry.usage.tree.tenants.get(parent) if parent is not None else None
         children = branch.children.values() if branch is not None else ()
         return [
@@ -158,22 +166,22 @@ class _Division:
             if isinstance(leaf, UserNode)
         ]
 
-    def _used(self, claim: _Claim) -> float:
+    def _used_share(self, claim: _Claim) -> float:
         if claim.branch is None:
             return 0.0
-        used, whole = share(claim.branch, self.registry.usage.tree.scale)
+        used, whole = dominant_usage_share(claim.branch, self.registry.usage.tree.scale)
         return used / whole
 
-    def _part(self, amounts: Mapping[PoolName, Amounts]) -> float:
+    def _dominant_share(self, amounts: Mapping[PoolName, Amounts]) -> float:
         """Return the dominant share of amounts per pool."""
         scale = self.registry.usage.tree.scale
         parts: dict[str, int] = {}
         for pool, used in amounts.items():
-            for column, grains in scale.measured(pool, used).items():
+            for column, grains in scale.usage_in_grains(pool, used).items():
                 parts[column] = parts.get(column, 0) + grains
-        return max(parts.values(), default=0) / scale.whole
+        return max(parts.values(), default=0) / scale.total_grains
 
-    def _limit(self, quotas: Mapping[PoolName, Quota]) -> float | None:
+    def _share_limit(self, quotas: Mapping[PoolName, Quota]) -> float | None:
         """Return the largest share that the limits permit; None if it is the whole cluster."""
         scale = self.registry.usage.tree.scale
         most: dict[str, int] = {}
@@ -181,13 +189,13 @@ class _Division:
             limits = quotas[pool].limit if pool in quotas else {}
             there = self.pools.capacity(pool)
             left = {r: min(value, limits.get(r, value)) for r, value in there.items()}
-            for column, grains in scale.measured(pool, left).items():
+            for column, grains in scale.usage_in_grains(pool, left).items():
                 most[column] = most.get(column, 0) + grains
-        largest = max(most.values(), default=scale.whole) / scale.whole
+        largest = max(most.values(), default=scale.total_grains) / scale.total_grains
         return largest if largest < 1 else None
 
 
-def owed(
+def fair_shares(
     registry: PodRegistry, tenancy: TenantDirectory, pools: Pools
 ) -> Mapping[TenantName, Entitlement]:
     """Return the fair share of every known tenant, and of its users with work."""
@@ -196,7 +204,7 @@ def owed(
 
 def _divide(claims: list[_Claim], whole: float) -> list[float]:
     """Return the fair share of each claim. An idle one counts as if it alone became active."""
-    active = [claim.counts for claim in claims]
+    active = [claim.is_active for claim in claims]
     weight = sum(c.weight for c, counts in zip(claims, active, strict=True) if counts)
     guaranteed = sum(c.guarantee for c, counts in zip(claims, active, strict=True) if counts)
     parts = []

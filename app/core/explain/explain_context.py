@@ -48,20 +48,20 @@ class ExplainContext:
     pools: Pools
     placement: Allocations
     reservations: Reservations
-    kept: ReservedForOthers
-    owners: frozenset[Uid] = frozenset()
+    reserved_for_others: ReservedForOthers
+    reservation_owners: frozenset[Uid] = frozenset()
     """The workloads with reserved capacity."""
-    heard_at: Millis | None = None
+    leader_state_at: Millis | None = None
     """When the leader published its reservations; None if no leader state was received."""
     verdicts: dict[tuple[UserNode, EquivalenceClass, Uid], SharedReason] = field(
         default_factory=dict
     )
     """Cache of computed verdicts."""
-    rows: dict[tuple[UserNode, EquivalenceClass, str, bool], SharedRow] = field(
+    shared_rows: dict[tuple[UserNode, EquivalenceClass, str, bool], SharedRow] = field(
         default_factory=dict
     )
     """Cache of listed pods by user, class, namespace, and whether an object owns the pod."""
-    competing: dict[tuple[TenantNode, EquivalenceClass], bool] = field(default_factory=dict)
+    competitor_cache: dict[tuple[TenantNode, EquivalenceClass], bool] = field(default_factory=dict)
     """Cache: whether work below a branch would take capacity that a class awaits."""
     scores: dict[TenantNode, str] = field(default_factory=dict)
     """Cache of the scores of branches, as text."""
@@ -87,14 +87,14 @@ def workload_of(tracked: PodRecord) -> Workload:
     In an elastic gang, only the pods of its minimum wait as one workload.
     """
     gang = tracked.gang
-    if gang is None or gang.shape is None:
+    if gang is None or gang.equivalence_class is None:
         return tracked
-    return tracked if gang.is_elastic and tracked.wait is not Wait.TURN else gang
+    return tracked if gang.is_elastic and tracked.wait_reason is not Wait.TURN else gang
 
 
-def place_of(workload: Workload) -> WaitingWorkload | None:
+def queue_position_of(workload: Workload) -> WaitingWorkload | None:
     """Return the position of a workload, or None if it is in no queue."""
-    leaf, queue_key, shape = workload.leaf, workload.queue_key, workload.shape
+    leaf, queue_key, shape = workload.leaf, workload.queue_key, workload.equivalence_class
     if leaf is None or queue_key is None or shape is None:
         return None
     return WaitingWorkload(leaf, queue_key, shape)

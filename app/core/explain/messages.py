@@ -13,13 +13,13 @@ from app.core.admission.submitters import counts_for_controller
 from app.core.explain.explain_context import (
     Position,
     WaitingWorkload,
-    place_of,
+    queue_position_of,
     workload_of,
 )
 from app.core.explain.reasons import Rule
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.sort_key import GUARANTEED
-from app.core.fairshare.tree_node import TenantNode, UserNode, path
+from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import (
@@ -28,31 +28,31 @@ from app.core.model import (
     Resource,
     Wait,
 )
-from app.core.placement.mismatch import nodes_text
+from app.core.placement.mismatch import describe_nodes
 from app.core.podspec.equivalence_class import EquivalenceClass
-from app.core.podspec.pod_groups import ASKED, COSCHEDULING, NATIVE, source_of
-from app.core.quantities import is_device, render
+from app.core.podspec.pod_groups import COSCHEDULING, NATIVE, SIZE_FROM_GROUP, gang_object_of
+from app.core.quantities import format_amount, is_device
 from app.core.well_known import GATE
 
-LACKS = "no node takes it while its resource claim for {} is missing or being deleted"
-AWAITS = "waits for nodes that the autoscaler may add"
+LACKS_CLAIM = "no node takes it while its resource claim for {} is missing or being deleted"
+AWAITS_NODES = "waits for nodes that the autoscaler may add"
 
 
-def released(pool: PoolName, waited: int, awaits: bool) -> str:
+def release_text(pool: PoolName, waited: int, awaits: bool) -> str:
     """Return as text the pool of a release, the wait in seconds, and an awaited new node."""
     target = f"to pool {pool}" if pool else "to any node"
-    return f"{target} after {waited} s" + (f"; it {AWAITS}" if awaits else "")
+    return f"{target} after {waited} s" + (f"; it {AWAITS_NODES}" if awaits else "")
 
 
-def explain(tracked: PodRecord, registry: PodRegistry) -> str:
+def wait_text(tracked: PodRecord, registry: PodRegistry) -> str:
     """Return the wait reason of a held pod as text."""
-    if tracked.wait is not Wait.TURN:
-        return _unqueued(tracked, registry) + _unknown_submitter(tracked)
-    waiting = place_of(workload_of(tracked))
+    if tracked.wait_reason is not Wait.TURN:
+        return _unqueued_text(tracked, registry) + _unknown_submitter_clause(tracked)
+    waiting = queue_position_of(workload_of(tracked))
     if waiting is None:
         return "queued"
     tree = registry.usage.tree
-    return queued(tracked, waiting, tree, position_of(waiting)) + closed(waiting, tree)
+    return queued_text(tracked, waiting, tree, position_of(waiting)) + limit_clause(waiting, tree)
 
 
 def position_of(workload: WaitingWorkload) -> Position:
@@ -61,50 +61,53 @@ def position_of(workload: WaitingWorkload) -> Position:
     return queue.position(workload.queue_key), len(queue)
 
 
-def placed(position: Position) -> str:
+def position_text(position: Position) -> str:
     """Return the first words of the sentence for a queued pod."""
     number, length = position
     return f"queued: {number} of {length}"
 
 
-def queued(
+def queued_text(
     tracked: PodRecord, workload: WaitingWorkload, tree: ShareTree, position: Position
 ) -> str:
     """Return the beginning of the sentence for a queued pod."""
     leaf, shape = workload.leaf, workload.shape
     devices = [r for r in shape.total if is_device(r)]
-    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
-    lacking = [r for r in devices if r not in tree.scale.counted]
+    wanted = ", ".join(f"{format_amount(r, shape.total[r])} {r}" for r in devices) or "room"
+    lacking = [r for r in devices if r not in tree.scale.counted_resources]
     if lacking:
         wanted += f" (no ready node offers {', '.join(lacking)})"
     pools_text = f"of pool {' or '.join(shape.pools)}"
-    if tracked.pod.only is not None:
-        pools_text = f"on {nodes_text(tracked.pod.only)} {pools_text}"
+    if tracked.pod.node_names is not None:
+        pools_text = f"on {describe_nodes(tracked.pod.node_names)} {pools_text}"
     return (
-        f"{placed(position)} in {leaf.tenant}/{leaf.name}; "
-        f"waits for {wanted} {pools_text}{_rest(tracked)}{_unknown_submitter(tracked)}"
+        f"{position_text(position)} in {leaf.tenant}/{leaf.name}; "
+        f"waits for {wanted} "
+        f"{pools_text}{_gang_clause(tracked)}{_unknown_submitter_clause(tracked)}"
     )
 
 
-def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
+def limit_clause(workload: WaitingWorkload, tree: ShareTree) -> str:
     """Return a clause if limits or guarantees forbid every pool, however much is free."""
-    if any(tree.allows(workload.leaf, workload.shape, pool) for pool in workload.shape.pools):
+    if any(
+        tree.is_within_limits(workload.leaf, workload.shape, pool) for pool in workload.shape.pools
+    ):
         return ""
-    rule, numbers = limits(workload, tree)
+    rule, numbers = deciding_limit(workload, tree)
     facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in ("tenant", "pool"))
     who = f"tenant {numbers.get('tenant', workload.leaf.tenant)}"
     if rule is Rule.PREEMPTIBLE:
-        because = workload.shape.keeper or "it must not be evicted"
+        because = workload.shape.budget_reason or "it must not be evicted"
         where = f"{who} in pool {numbers['pool']}"
         return f"; {because}, so it starts only within the guarantee of {where}: {facts}"
     return f"; {who} is at its limit: {facts}"
 
 
-LACKS_TOO = "tenants above with too small a guarantee"
+UNCOVERED_ANCESTORS = "tenants above with too small a guarantee"
 """A name among the compared numbers."""
 
 
-def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
+def deciding_limit(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
     """Return the limit or guarantee that excludes a workload from all pools, with numbers.
 
     A workload that must not be evicted may also lack guarantees. Of the pools that no limit closes,
@@ -116,8 +119,8 @@ def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, 
     lacking: dict[PoolName, list[TenantNode]] = {}
     for pool in shape.pools:
         cost = tree.cost(shape, pool)
-        for branch in path(leaf):
-            if not branch.allows(pool, cost):
+        for branch in path_to_root(leaf):
+            if not branch.is_within_limit(pool, cost):
                 closed_by.setdefault(pool, branch)
             within = tree.rank(branch, shape, pool).band == GUARANTEED
             if branch.parent is not None and not isinstance(branch, UserNode) and not within:
@@ -127,17 +130,17 @@ def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, 
         if not closed_by:
             return Rule.LIMIT, {}
         pool, branch = next(iter(closed_by.items()))
-        return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
+        return Rule.LIMIT, _limit_numbers(branch, shape, pool, branch.limits[pool], "limit")
     own = leaf.parent.guarantees if leaf.parent is not None else {}
     pool = min(found, key=lambda pool: (len(found[pool]), pool not in own))
     branch, *above = found[pool]
-    numbers = _against(branch, shape, pool, branch.guarantees.get(pool, {}), "guarantee")
+    numbers = _limit_numbers(branch, shape, pool, branch.guarantees.get(pool, {}), "guarantee")
     if above:
-        numbers[LACKS_TOO] = ", ".join(str(each.name) for each in above)
+        numbers[UNCOVERED_ANCESTORS] = ", ".join(str(each.name) for each in above)
     return Rule.PREEMPTIBLE, numbers
 
 
-def _against(
+def _limit_numbers(
     branch: TenantNode,
     shape: EquivalenceClass,
     pool: PoolName,
@@ -145,36 +148,37 @@ def _against(
     word: str,
 ) -> dict[str, str]:
     numbers = {"tenant": str(branch.name), "pool": str(pool)}
-    used, gone = branch.uses.get(pool, {}), branch.lingering.get(pool, {})
+    used, gone = branch.usage.get(pool, {}), branch.ended_usage.get(pool, {})
     named = [r for r in shape.total if r in most] or [r for r in shape.total if r in used]
     if word == "guarantee":  # it must cover every device, also one that it does not name
         named = [r for r in shape.total if r in most or is_device(r)]
     for r in named:
-        numbers[f"{r} used"] = render(r, used.get(r, 0) - gone.get(r, 0))
-        numbers[f"{r} asked"] = render(r, shape.total[r])
-        numbers[f"{r} {word}"] = render(r, most.get(r, 0))
+        numbers[f"{r} used"] = format_amount(r, used.get(r, 0) - gone.get(r, 0))
+        numbers[f"{r} asked"] = format_amount(r, shape.total[r])
+        numbers[f"{r} {word}"] = format_amount(r, most.get(r, 0))
     return numbers
 
 
-def _unqueued(tracked: PodRecord, registry: PodRegistry) -> str:
+def _unqueued_text(tracked: PodRecord, registry: PodRegistry) -> str:
     """Return the sentence for a pod that is in no queue."""
     pod, gang = tracked.pod, tracked.gang
-    match tracked.wait:
+    match tracked.wait_reason:
         case Wait.TOO_LARGE:
             said = pod.too_large.removeprefix("Fairgate: ").removesuffix("; use fewer.")
             return f"not queued: {said}; create it again with fewer"
         case Wait.OTHER_GATE:
             others = ", ".join(gate for gate in pod.gates if gate != GATE)
             return f"not queued: scheduling gate {others} must be removed first, by its owner"
-        case Wait.NO_POOL if pod.only is not None:
-            where = nodes_text(pod.only)
+        case Wait.NO_POOL if pod.node_names is not None:
+            where = describe_nodes(pod.node_names)
             return f"not queued: it may go to {where} only, and no pool that can serve it has that"
-        case Wait.CLAIM if pod.no_class and not pod.awaits:
+        case Wait.CLAIM if pod.missing_class and not pod.missing_claims:
             return (
-                f"not queued: device class {pod.no_class} does not exist; ask a cluster admin to "
+                f"not queued: device class {pod.missing_class} does not exist; ask a cluster admin "
+                "to "
                 "create it, or use another class"
             )
-        case Wait.CLAIM if not pod.awaits:
+        case Wait.CLAIM if not pod.missing_claims:
             return (
                 "not queued: Fairgate reserves its resource claims first, which takes seconds; if "
                 "it takes longer, the API server may refuse changes of a claim whose opaque "
@@ -182,7 +186,7 @@ def _unqueued(tracked: PodRecord, registry: PodRegistry) -> str:
             )
         case Wait.CLAIM:
             return (
-                f"not queued: there is no resource claim for {', '.join(pod.awaits)} yet; "
+                f"not queued: there is no resource claim for {', '.join(pod.missing_claims)} yet; "
                 "create the claim, or its template, that spec.resourceClaims names"
             )
         case Wait.NO_POOL:
@@ -190,15 +194,16 @@ def _unqueued(tracked: PodRecord, registry: PodRegistry) -> str:
             return f"not queued: no pool has a node that it may go to{also}"
         case Wait.NO_TENANT:
             return (
-                f"not queued: {registry.tenant_gaps.reason(pod.namespace)}, so no limit would hold"
+                f"not queued: {registry.tenant_gaps.gap_reason(pod.namespace)}, so no limit would "
+                "hold"
             )
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
         case Wait.GANG_INCOMPLETE | Wait.GANG_DEFERRED if gang is not None:
-            return _gang_unqueued(gang, tracked.wait, registry)
+            return _unqueued_gang_text(gang, tracked.wait_reason, registry)
         case Wait.REFUSED:
             return (
-                f"tried again later: the API server refused its release {tracked.refusals} "
+                f"tried again later: the API server refused its release {tracked.release_refusals} "
                 "times; the cause may be the size of the pod (the API server stores at most about "
                 "1.5 MiB), another admission webhook or policy, or an edit of its annotation "
                 "fairgate.io/release"
@@ -217,21 +222,22 @@ def _unqueued(tracked: PodRecord, registry: PodRegistry) -> str:
     return "queued"
 
 
-def _gang_unqueued(gang: Gang, wait: Wait, registry: PodRegistry) -> str:
+def _unqueued_gang_text(gang: Gang, wait: Wait, registry: PodRegistry) -> str:
     """Return the sentence for a pod that is in no queue because of its gang."""
     if wait is Wait.GANG_DEFERRED:
-        return _deferred(gang, registry)
-    if gang.half:
+        return _deferred_gang_text(gang, registry)
+    if gang.is_partially_released:
         return f"not queued: the rest of its gang {gang.name} is released first"
-    if gang.shape is not None:
+    if gang.equivalence_class is not None:
         return (
-            f"not queued: gang {gang.name} starts with {gang.need} of up to {gang.most} pods, "
+            f"not queued: gang {gang.name} starts with {gang.required} of up to {gang.max_pods} "
+            "pods, "
             "and then each further pod waits in the queue by itself"
         )
-    return "not queued: " + incomplete(gang, registry)
+    return "not queued: " + incomplete_gang_text(gang, registry)
 
 
-def _deferred(gang: Gang, registry: PodRegistry) -> str:
+def _deferred_gang_text(gang: Gang, registry: PodRegistry) -> str:
     until = registry.gangs.deferred.get(gang.key, registry.usage.now)
     return (
         f"tried again in {max(0, until - registry.usage.now) // 1000} s: a pod of its gang "
@@ -240,65 +246,67 @@ def _deferred(gang: Gang, registry: PodRegistry) -> str:
     )
 
 
-def incomplete(gang: Gang, registry: PodRegistry) -> str:
+def incomplete_gang_text(gang: Gang, registry: PodRegistry) -> str:
     """Return why a gang is incomplete, and whether `gangTimeout` has passed."""
-    if gang.leaving:
-        past = len(gang.past)
+    if gang.leaving_because:
+        past = len(gang.released)
         return (
             f"of its gang {gang.name} {past} {'pod is' if past == 1 else 'pods are'} being "
             "evicted, and then it waits again as a whole"
         )
-    if policy := gang.other_policy:
+    if policy := gang.conflicting_policy:
         return (
-            f"its gang {gang.name} has the preemption policy {gang.preemption} and its pods have "
-            f"{policy}, so kube-scheduler would not schedule it; create {source_of(gang.name)} "
+            f"its gang {gang.name} has the preemption policy {gang.preemption_policy} and its pods "
+            "have "
+            f"{policy}, so kube-scheduler would not schedule it; create "
+            f"{gang_object_of(gang.name)} "
             "again with the priorityClassName and preemptionPolicy that its pods have"
         )
-    text = f"its gang {gang.name} is not complete, {gang.there} of {gang.need} pods are there"
-    if gang.size == ASKED:
-        there = f"{gang.there} {'pod is' if gang.there == 1 else 'pods are'} there"
+    text = f"its gang {gang.name} is not complete, {gang.present} of {gang.required} pods are there"
+    if gang.size == SIZE_FROM_GROUP:
+        there = f"{gang.present} {'pod is' if gang.present == 1 else 'pods are'} there"
         text = (
             f"its gang {gang.name} is not complete, {there}, and no "
-            f"{source_of(gang.name)} states its size"
+            f"{gang_object_of(gang.name)} states its size"
         )
-    elif gang.tree is not None and gang.there >= gang.need:
+    elif gang.group_tree is not None and gang.present >= gang.required:
         text = f"its gang {gang.name} is not complete, too few of its pod groups have enough pods"
-    elif gang.there >= gang.need:
-        text = f"its gang {gang.name} has all its {gang.there} pods, but some are not ready"
+    elif gang.present >= gang.required:
+        text = f"its gang {gang.name} has all its {gang.present} pods, but some are not ready"
     timeout, now = registry.usage.policy.gang_timeout, registry.usage.now
-    if timeout and gang.lacks is not None and now - gang.lacks >= timeout:
+    if timeout and gang.incomplete_since is not None and now - gang.incomplete_since >= timeout:
         text += f", for more than {timeout // 1000} s now"
     return text
 
 
-def _rest(tracked: PodRecord) -> str:
+def _gang_clause(tracked: PodRecord) -> str:
     """Return a clause about the gang of a queued pod: its rest, its minimum, or a further pod."""
     gang, named = tracked.gang, tracked.pod.gang
     if gang is None and named and not _is_of_basic_group(tracked.pod):
         return f"; gang {named} has all its pods without it, so it waits alone"
     if gang is None:
         return ""
-    if gang.half:
-        run = sum(member.uses for member in gang.members)
+    if gang.is_partially_released:
+        run = sum(member.counts_as_used for member in gang.members)
         return f"; {run} of gang {gang.name} run already, so it goes before all others once it fits"
-    if gang.is_elastic and not gang.steps:
-        return f"; gang {gang.name} starts with {gang.need} of up to {gang.most} pods"
-    return runs_with(gang)
+    if gang.is_elastic and not gang.releases_singly:
+        return f"; gang {gang.name} starts with {gang.required} of up to {gang.max_pods} pods"
+    return elastic_gang_clause(gang)
 
 
-def runs_with(gang: Gang | None) -> str:
+def elastic_gang_clause(gang: Gang | None) -> str:
     """Return a clause with the number of released pods of an elastic gang; "" for any other."""
     if gang is None or not gang.is_elastic:
         return ""
-    return f"; its gang {gang.name} runs with {gang.released_count} of up to {gang.most} pods"
+    return f"; its gang {gang.name} runs with {gang.released_count} of up to {gang.max_pods} pods"
 
 
 def _is_of_basic_group(pod: Pod) -> bool:
     """Return whether a pod outside all gangs names a PodGroup. Such a group takes every pod."""
-    return pod.gang_size == ASKED and pod.gang.startswith((NATIVE, COSCHEDULING))
+    return pod.gang_size == SIZE_FROM_GROUP and pod.gang.startswith((NATIVE, COSCHEDULING))
 
 
-def _unknown_submitter(tracked: PodRecord) -> str:
+def _unknown_submitter_clause(tracked: PodRecord) -> str:
     """Return a clause for a pod that counts for its controller. Its namespace has other users."""
     pod = tracked.pod
     if not (pod.is_owned and counts_for_controller(pod.user, pod.namespace)):

@@ -44,7 +44,7 @@ class PodNotices:
         for tracked in unrecorded:
             self.add(tracked)
         for tracked in self._registry.pods.values():
-            if tracked.life is PodState.HELD and now - tracked.pod.since < RECENT_MS:
+            if tracked.state is PodState.HELD and now - tracked.pod.created_at < RECENT_MS:
                 self.add(tracked)
 
     def new_events(self, *, leads: bool) -> list[Effect]:
@@ -53,26 +53,26 @@ class PodNotices:
         A follower drops them, because it sends no events.
         """
         pods, new, self._new = self._registry.pods, self._new, {}
-        changed = self._registry.take_changed()
+        changed = self._registry.drain_changed_waits()
         if self._silent or not leads:
             return []
         there = [tracked for uid, tracked in new.items() if pods.get(uid) is tracked]
         self._new = {t.pod.uid: t for t in there if t.intent is not None}
-        held = [t for t in there if t.life is PodState.HELD]
+        held = [t for t in there if t.state is PodState.HELD]
         effects: list[Effect] = [EmitEvent(t.ref, EventReason.HELD) for t in held]
         effects += [EmitEvent(t.ref, EventReason.WAITING) for t in changed if t.pod.uid not in new]
         return effects
 
-    def released(self, tracked: PodRecord, message: str, *, waits: bool) -> list[EmitEvent]:
+    def release_events(self, tracked: PodRecord, message: str, *, waits: bool) -> list[EmitEvent]:
         """Return the event of a release, unless the pod was released at once and did not wait.
 
         `waits`: the pod waited, or still waits for a node, so it gets the event in any case.
         """
         if self._new.pop(tracked.pod.uid, None) is not None and not waits:
             return []
-        found = self.of(tracked, EventReason.RELEASED, message)
+        found = self.events_of(tracked, EventReason.RELEASED, message)
         return [replace(each, explains_wait=waits) for each in found]
 
-    def of(self, tracked: PodRecord, notice: EventReason, message: str) -> list[EmitEvent]:
+    def events_of(self, tracked: PodRecord, notice: EventReason, message: str) -> list[EmitEvent]:
         """Return an event for the owner of one pod."""
         return [] if self._silent else [EmitEvent(tracked.ref, notice, message)]

@@ -10,33 +10,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.core.effects import PodRef
-from app.core.explain.evaluate import why
+from app.core.explain.evaluate import explain_wait
 from app.core.explain.explain_context import (
     ExplainContext,
     Position,
     SharedRow,
-    place_of,
+    queue_position_of,
     workload_of,
 )
-from app.core.explain.messages import placed, runs_with
-from app.core.explain.reasons import Rule, Why
+from app.core.explain.messages import elastic_gang_clause, position_text
+from app.core.explain.reasons import Rule, WaitExplanation
 from app.core.explain.views import HeldView, ReleasedView
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord
-from app.core.lifecycle.scheduling_timeout import words_of
+from app.core.lifecycle.scheduling_timeout import scheduler_message_clause
 from app.core.model import Resource, TenantName, UserName, Wait
 from app.core.placement.pools import add_to
 from app.core.quantities import PODS
-from app.core.well_known import ADOPTED
+from app.core.well_known import RELEASE_ADOPTED
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PageMark:
     """Position after which a listing continues. Its workload need not wait any more."""
 
     user: UserName
-    queued: bool
+    is_queued: bool
     queue_key: QueueKey
 
 
@@ -47,7 +47,7 @@ class QueueRow:
     `position` counts from 1 to `length`, the queued workloads of the user; 0: it is not queued.
     """
 
-    mark: Mark
+    mark: PageMark
     ref: PodRef
     gang: str
     pods: int
@@ -55,64 +55,68 @@ class QueueRow:
     length: int
 
 
-def rows(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[QueueRow]:
+def waiting_rows(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[QueueRow]:
     """Yield the waiting workloads of a user in the order of the store, without their reasons."""
-    leaf = context.tree.leaf_of(tenant, user)
+    leaf = context.tree.find_user(tenant, user)
     if leaf is None:
         return
     length = len(leaf.queue)
-    for position, queue_key in enumerate(leaf.queue.after(None), 1):
+    for position, queue_key in enumerate(leaf.queue.keys_after(None), 1):
         tracked = context.registry.pods[queue_key.uid]
-        yield _row(tracked, Mark(user, True, queue_key), position, length)
-    for tracked in _unqueued(leaf, context):
-        yield _row(tracked, Mark(user, False, tracked.queue_key), 0, 0)
+        yield _row(tracked, PageMark(user, True, queue_key), position, length)
+    for tracked in _unqueued_pods(leaf, context):
+        yield _row(tracked, PageMark(user, False, tracked.queue_key), 0, 0)
 
 
-def _row(tracked: PodRecord, mark: Mark, position: int, length: int) -> QueueRow:
-    pods = len(_members(tracked, is_queued=mark.queued))
+def _row(tracked: PodRecord, mark: PageMark, position: int, length: int) -> QueueRow:
+    pods = len(_waiting_members(tracked, is_queued=mark.is_queued))
     return QueueRow(mark, tracked.ref, tracked.gang_name, pods, position, length)
 
 
-def _members(tracked: PodRecord, *, is_queued: bool) -> Sequence[PodRecord]:
+def _waiting_members(tracked: PodRecord, *, is_queued: bool) -> Sequence[PodRecord]:
     """Return the waiting pods of the workload of a held pod."""
-    if is_queued or tracked.gang is None or tracked.gang.steps:
-        return workload_of(tracked).starting
-    others = (each for each in tracked.gang.members if not each.uses)
-    return [each for each in others if each.wait is not Wait.TURN]
+    if is_queued or tracked.gang is None or tracked.gang.releases_singly:
+        return workload_of(tracked).pods_to_release
+    others = (each for each in tracked.gang.members if not each.counts_as_used)
+    return [each for each in others if each.wait_reason is not Wait.TURN]
 
 
-def queue(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[HeldView]:
+def waiting_workloads(
+    tenant: TenantName, user: UserName, context: ExplainContext
+) -> Iterator[HeldView]:
     """Yield the waiting workloads of a user in the order of the store."""
-    leaf = context.tree.leaf_of(tenant, user)
+    leaf = context.tree.find_user(tenant, user)
     if leaf is None:
         return
-    for queue_key in leaf.queue.after(None):
-        yield held(context.registry.pods[queue_key.uid], context)
-    for tracked in _unqueued(leaf, context):
-        yield held(tracked, context)
+    for queue_key in leaf.queue.keys_after(None):
+        yield held_view(context.registry.pods[queue_key.uid], context)
+    for tracked in _unqueued_pods(leaf, context):
+        yield held_view(tracked, context)
 
 
-def _unqueued(leaf: UserNode, context: ExplainContext) -> list[PodRecord]:
+def _unqueued_pods(leaf: UserNode, context: ExplainContext) -> list[PodRecord]:
     """Return the unqueued held pods of a user in order, and only the first pod of a gang."""
     found: dict[object, PodRecord] = {}
-    for tracked in context.registry.waiting.get(leaf, {}).values():
-        if tracked.uses or place_of(workload_of(tracked)) is not None:
+    for tracked in context.registry.waiting_by_user.get(leaf, {}).values():
+        if tracked.counts_as_used or queue_position_of(workload_of(tracked)) is not None:
             continue
         gang = tracked.gang
-        key = tracked if gang is None or gang.steps else gang
+        key = tracked if gang is None or gang.releases_singly else gang
         if key not in found or tracked.queue_key < found[key].queue_key:
             found[key] = tracked
     return sorted(found.values(), key=lambda each: each.queue_key)
 
 
-def held(tracked: PodRecord, context: ExplainContext, position: Position | None = None) -> HeldView:
+def held_view(
+    tracked: PodRecord, context: ExplainContext, position: Position | None = None
+) -> HeldView:
     """Return the view of a held pod, or of its gang if the gang is complete.
 
     `position` replaces the position in this engine.
     """
-    reason, pod = why(tracked, context, position), tracked.pod
-    place = place_of(workload_of(tracked))
-    members = _members(tracked, is_queued=place is not None)
+    reason, pod = explain_wait(tracked, context, position), tracked.pod
+    place = queue_position_of(workload_of(tracked))
+    members = _waiting_members(tracked, is_queued=place is not None)
     total: dict[Resource, int] = {}
     for member in members:
         add_to(total, member.pod.demand, 1)
@@ -126,9 +130,9 @@ def held(tracked: PodRecord, context: ExplainContext, position: Position | None 
         pods=len(members),
         user=pod.user,
         priority=pod.priority,
-        since=place.queue_key.since if place is not None else pod.since,
+        since=place.queue_key.since if place is not None else pod.created_at,
         request={r: v for r, v in total.items() if r != PODS},
-        pools=place.shape.pools if place is not None else context.pools.serving(pod, tenant),
+        pools=place.shape.pools if place is not None else context.pools.eligible_pools(pod, tenant),
         position=reason.position,
         length=reason.length,
         rule=reason.rule,
@@ -136,34 +140,36 @@ def held(tracked: PodRecord, context: ExplainContext, position: Position | None 
     )
 
 
-def row(tracked: PodRecord, context: ExplainContext, position: Position) -> tuple[SharedRow, str]:
+def listed_row(
+    tracked: PodRecord, context: ExplainContext, position: Position
+) -> tuple[SharedRow, str]:
     """Return the listing of a held pod with a position from the store, and its reason.
 
     A page has many pods of one user and class. Their listings differ in the position only, unless
     the reason is the user's own earlier work.
     """
     pod, key = tracked.pod, None
-    alone = not (pod.gang or pod.walled or pod.only or pod.claims)
-    single = alone and pod.uid not in context.owners
-    if single and tracked.wait is Wait.TURN and tracked.shape and tracked.leaf:
-        key = tracked.leaf, tracked.shape, pod.namespace, pod.is_owned
-        if key in context.rows:
-            found = context.rows[key]
-            return found, placed(position) + found.text
-    view = held(tracked, context, position)
-    text = view.reason.removeprefix(placed(position))
+    alone = not (pod.gang or pod.excluded_by or pod.node_names or pod.claims)
+    single = alone and pod.uid not in context.reservation_owners
+    if single and tracked.wait_reason is Wait.TURN and tracked.equivalence_class and tracked.leaf:
+        key = tracked.leaf, tracked.equivalence_class, pod.namespace, pod.is_owned
+        if key in context.shared_rows:
+            found = context.shared_rows[key]
+            return found, position_text(position) + found.text
+    view = held_view(tracked, context, position)
+    text = view.reason.removeprefix(position_text(position))
     shared = SharedRow(view.request, view.pools, view.rule, text)
-    if key is not None and _is_shared(why(tracked, context, position)):
-        context.rows[key] = shared
+    if key is not None and _may_share_reason(explain_wait(tracked, context, position)):
+        context.shared_rows[key] = shared
     return shared, view.reason
 
 
-def _is_shared(reason: Why) -> bool:
+def _may_share_reason(reason: WaitExplanation) -> bool:
     """Return whether the reason is certainly not the user's own earlier work."""
     return bool(reason.ahead) or reason.rule not in (Rule.CAPACITY, Rule.ORDER)
 
 
-def released(tracked: PodRecord, awaits: bool = False) -> ReleasedView:
+def released_view(tracked: PodRecord, awaits: bool = False) -> ReleasedView:
     """Return the view of a released pod. `awaits`: it waits for a future node."""
     pod, leaf = tracked.pod, tracked.leaf
     assert leaf is not None, "what is settled has a place"
@@ -173,15 +179,17 @@ def released(tracked: PodRecord, awaits: bool = False) -> ReleasedView:
         gang=tracked.gang_name,
         user=pod.user,
         priority=pod.priority,
-        since=pod.since,
+        since=pod.created_at,
         request={r: v for r, v in pod.demand.items() if r != PODS},
-        released=tracked.released,
+        released_at=tracked.released_at,
         pool=tracked.pool,
         node=pod.node or tracked.node,
-        adopted=pod.release == ADOPTED,
-        awaits=awaits,
-        lacks=pod.awaits,
-        elastic=runs_with(tracked.gang),
-        said="" if pod.node is not None else words_of(pod.said),
-        checkpoint=pod.reclaim.checkpoint,
+        is_adopted=pod.release_annotation == RELEASE_ADOPTED,
+        awaits_node=awaits,
+        missing_claims=pod.missing_claims,
+        elastic_gang_clause=elastic_gang_clause(tracked.gang),
+        scheduler_message=""
+        if pod.node is not None
+        else scheduler_message_clause(pod.scheduler_condition),
+        checkpoint_interval=pod.reclaim_terms.checkpoint_interval,
     )

@@ -33,12 +33,14 @@ def quota_faults(
     uncovered = [
         (pool, above)
         for pool in sorted(tenant.quotas)
-        if pool in pools and (above := _not_covering(tenant, pool, tenancy)) is not None
+        if pool in pools and (above := _uncovering_ancestor(tenant, pool, tenancy)) is not None
     ]
     return QuotaFaults(tuple(missing), tuple(uncovered)) if missing or uncovered else None
 
 
-def _not_covering(tenant: Tenant, pool: PoolName, tenancy: TenantDirectory) -> TenantName | None:
+def _uncovering_ancestor(
+    tenant: Tenant, pool: PoolName, tenancy: TenantDirectory
+) -> TenantName | None:
     """Return the lowest tenant above that guarantees less of a resource in a pool."""
     guarantee = tenant.quotas[pool].guarantee
     for name in tenancy.lineage(tenant.name)[1:]:

@@ -65,7 +65,7 @@ class SiblingAhead:
 
 @dataclass(frozen=True, slots=True)
 class SharedReason:
-    """The part of `Why` that all workloads of one user and one equivalence class share."""
+    """The part of a `WaitExplanation` that the workloads of one user and class share."""
 
     rule: Rule
     text: str
@@ -75,7 +75,7 @@ class SharedReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class WaitExplanation:
     """The rule, a sentence, the position in the own queue (0 if not queued), and compared numbers.
 
     `ahead` are the competitors at the highest level with any. `remedies` are sentences about

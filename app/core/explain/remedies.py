@@ -10,7 +10,7 @@ from app.core.explain.explain_context import (
     ExplainContext,
     WaitingWorkload,
 )
-from app.core.explain.messages import LACKS_TOO
+from app.core.explain.messages import UNCOVERED_ANCESTORS
 from app.core.explain.reasons import Rule
 from app.core.explain.short_resource import shortages
 from app.core.fairshare.tenants import TenantDirectory
@@ -26,37 +26,37 @@ from app.core.model import (
 )
 from app.core.placement.allocations import Allocations
 from app.core.podspec.equivalence_class import EquivalenceClass
-from app.core.podspec.pod_groups import ASKED, source_of
-from app.core.quantities import amount, is_device, render
+from app.core.podspec.pod_groups import SIZE_FROM_GROUP, gang_object_of
+from app.core.quantities import format_amount, is_device, parse_amount
 from app.core.well_known import GATE
 
 Remedies = tuple[str, ...]
 
 
-def remedies_aside(tracked: PodRecord, context: ExplainContext) -> Remedies:
+def remedies_of_unqueued(tracked: PodRecord, context: ExplainContext) -> Remedies:
     """Return changes that would let a pod into its queue."""
     pod, gang = tracked.pod, tracked.gang
-    match tracked.wait:
+    match tracked.wait_reason:
         case Wait.TOO_LARGE:
             return ("a new pod with shorter lists",)
         case Wait.OTHER_GATE:
             others = [gate for gate in pod.gates if gate != GATE]
             return tuple(f"its owner removing the scheduling gate {each}" for each in others)
-        case Wait.GANG_INCOMPLETE if gang is not None and not gang.half:
+        case Wait.GANG_INCOMPLETE if gang is not None and not gang.is_partially_released:
             return _remedies_of_gang(gang)
         case Wait.GANG_DEFERRED if gang is not None:
             return (f"pods of gang {gang.name} that run until the whole gang runs",)
-        case Wait.CLAIM if pod.no_class and not pod.awaits:
-            return (f"a cluster admin creating device class {pod.no_class}",)
+        case Wait.CLAIM if pod.missing_class and not pod.missing_claims:
+            return (f"a cluster admin creating device class {pod.missing_class}",)
         case Wait.CLAIM:
-            return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
+            return tuple(f"a resource claim for {entry}" for entry in pod.missing_claims)
         case Wait.NO_TENANT:
             fault = context.tenancy.parent_fault(context.tenancy.tenant_of(pod.namespace))
             if fault is not None:
                 return (f"a cluster admin {fault.remedy}",)
             return (f"an admin listing {pod.namespace} in a Tenant, or half a minute of waiting",)
         case Wait.TENANT_PAUSED:
-            name = _paused(context.tenancy.tenant_of(pod.namespace), context.tenancy)
+            name = _paused_tenant(context.tenancy.tenant_of(pod.namespace), context.tenancy)
             return (f"{_admin_of(name, context.tenancy)} unpausing tenant {name}",)
         case Wait.NO_POOL:
             more = ("more devices asked for, or less memory stated",) if pod.gpu_memory else ()
@@ -79,14 +79,14 @@ def remedies_aside(tracked: PodRecord, context: ExplainContext) -> Remedies:
 
 
 def _remedies_of_gang(gang: Gang) -> Remedies:
-    if gang.leaving:
+    if gang.leaving_because:
         return (f"the end of what still runs of gang {gang.name}",)
-    if gang.size == ASKED:
-        return (f"the {source_of(gang.name)}",)
-    if gang.other_policy:
-        return (f"a new {source_of(gang.name)} with the preemption policy of its pods",)
-    lacking = gang.need - gang.there
-    if lacking <= 0 and gang.tree is not None:
+    if gang.size == SIZE_FROM_GROUP:
+        return (f"the {gang_object_of(gang.name)}",)
+    if gang.conflicting_policy:
+        return (f"a new {gang_object_of(gang.name)} with the preemption policy of its pods",)
+    lacking = gang.required - gang.present
+    if lacking <= 0 and gang.group_tree is not None:
         return (f"enough pods in more pod groups of gang {gang.name}",)
     if lacking <= 0:
         return (f"every pod of gang {gang.name} waiting for nothing else",)
@@ -100,26 +100,27 @@ def remedies_of_limit(
     name, pool = TenantName(numbers.get("tenant", workload.leaf.tenant)), numbers.get("pool", "")
     word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
     admin, found = _admin_of(name, context.tenancy), list[str]()
-    above = numbers.get(LACKS_TOO)
+    above = numbers.get(UNCOVERED_ANCESTORS)
     also = f", and that of {above} above it, too" if above else ""
     for r in workload.shape.total:
         if f"{r} {word}" not in numbers:
             continue
-        used, asked, most = (amount(r, numbers[f"{r} {k}"]) for k in ("used", "asked", word))
+        used, asked, most = (parse_amount(r, numbers[f"{r} {k}"]) for k in ("used", "asked", word))
         over = used + asked - most
         if over <= 0:
             continue
         if asked <= most:
             found.append(
-                f"the end of pods of tenant {name} that use {render(r, over)} {r} in pool {pool}"
+                f"the end of pods of tenant {name} that use {format_amount(r, over)} {r} in pool "
+                f"{pool}"
             )
         elif most:
-            found.append(f"less than {render(r, most + 1)} {r} asked for")
+            found.append(f"less than {format_amount(r, most + 1)} {r} asked for")
         found.append(
             f"{admin} raising the {word} of tenant {name} in pool {pool} to "
-            f"{render(r, used + asked)} {r}" + also
+            f"{format_amount(r, used + asked)} {r}" + also
         )
-    if rule is Rule.PREEMPTIBLE and workload.shape.keeper:
+    if rule is Rule.PREEMPTIBLE and workload.shape.budget_reason:
         found.append("disruption budgets that allow at least one eviction of its pods")
     elif rule is Rule.PREEMPTIBLE:
         found.append('a pod that may be evicted, without fairgate.io/preemptible: "false"')
@@ -146,13 +147,13 @@ def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
         created = f"a Tenant for namespace {namespace}, created by a cluster admin"
         whose = whose if isinstance(branch, UserNode) else "it"
         return (f"{created} with a higher weight than {weight} for {whose}", start)
-    if competitors.guaranteed:
+    if competitors.is_within_guarantee:
         return (start, f"a guarantee of tenant {tenant} that covers it")
     admin = f"an admin of tenant {tenant}" if isinstance(branch, UserNode) else _admin_above(branch)
     return (f"a higher weight than {weight} for {whose}, set by {admin}", start)
 
 
-def remedies_of_own(workload: WaitingWorkload, others: Remedies) -> Remedies:
+def remedies_of_own_work(workload: WaitingWorkload, others: Remedies) -> Remedies:
     """Return changes that would put a workload before others of the same user."""
     priority = MAX_PRIORITY - workload.queue_key.precedence
     return (
@@ -170,31 +171,32 @@ def remedies_of_capacity(
     for pool in pools:
         free = placement.free(pool)
         short = {r: v - max(0, free.get(r, 0)) for r, v in shape.total.items()}
-        lacking = ", ".join(f"{render(r, v)} {r}" for r, v in short.items() if v > 0)
+        lacking = ", ".join(f"{format_amount(r, v)} {r}" for r, v in short.items() if v > 0)
         beside = shortages(shape, pool, placement)
         if beside:
             for each in beside:
                 found.append(
-                    f"{render(each.resource, each.asked)} {each.resource} free on one node of pool "
+                    f"{format_amount(each.resource, each.requested)} {each.resource} free on one "
+                    "node of pool "
                     f"{pool} that has free {', '.join(each.devices)}"
                 )
                 found.append(f"less {each.resource} asked for by each pod")
         elif lacking:
             found.append(f"the end of pods that use {lacking} in pool {pool}")
         else:
-            level = shape.manner.confined
+            level = shape.layout.required_topology_label
             where = f"one node each in one {level} of" if level else "one node each in"
             asked = " and ".join(
-                f"{count} times {_devices(demand)}" if count > 1 else _devices(demand)
-                for demand, count in shape.parts
+                f"{count} times {_devices_text(demand)}" if count > 1 else _devices_text(demand)
+                for demand, count in shape.request_counts
             )
             found.append(f"{asked} free on {where} pool {pool}: the free capacity is scattered")
     return (*found, f"more nodes in pool {' or '.join(pools)}")
 
 
-def _devices(demand: Amounts) -> str:
+def _devices_text(demand: Amounts) -> str:
     devices = {r: v for r, v in demand.items() if is_device(r)} or demand
-    return ", ".join(f"{render(r, v)} {r}" for r, v in devices.items())
+    return ", ".join(f"{format_amount(r, v)} {r}" for r, v in devices.items())
 
 
 def _admin_above(branch: TenantNode) -> str:
@@ -209,12 +211,12 @@ def _admin_of(name: TenantName, tenancy: TenantDirectory) -> str:
     return f"an admin of tenant {parent}" if parent is not None else "a cluster admin"
 
 
-def _paused(name: TenantName, tenancy: TenantDirectory) -> TenantName:
+def _paused_tenant(name: TenantName, tenancy: TenantDirectory) -> TenantName:
     """Return the paused tenant: this one, or one above it."""
     known, above = tenancy.tenants.get(name), tenancy.parent_of(name)
     if (known is not None and known.paused) or above is None:
         return name
-    return _paused(above, tenancy)
+    return _paused_tenant(above, tenancy)
 
 
 def _decimal(value: Fraction) -> str:

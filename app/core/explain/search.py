@@ -31,7 +31,7 @@ class HitKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class SearchHit:
     """A found object. Fields that do not apply to its kind are empty.
 
     A namespace has the tenant of its pods. A job is a gang or the topmost owner of pods.
@@ -45,7 +45,7 @@ class Hit:
 
 
 class Search:
-    """One search. `steps` looks at the objects in portions, and `hits` returns the result.
+    """One search. `run_in_steps` looks at the objects in portions, and `hits` returns the result.
 
     An equal name comes before a name that begins with the text. Other matches follow. Upper and
     lower case are equal.
@@ -55,13 +55,13 @@ class Search:
         self, text: str, sees_tenant: Callable[[TenantName], bool], sees: Sees, most: int
     ) -> None:
         """`most`: the most objects of each kind in the result."""
-        self._wanted = text.casefold()
-        self._sees_tenant = sees_tenant
-        self._sees = sees
+        self._folded_text = text.casefold()
+        self._may_see_tenant = sees_tenant
+        self._may_see_user = sees
         self._most = most
-        self._found = {kind: dict[Hit, int]() for kind in HitKind}
+        self._found = {kind: dict[SearchHit, int]() for kind in HitKind}
 
-    def steps(
+    def run_in_steps(
         self, registry: PodRegistry, tenancy: TenantDirectory, nodes: Iterable[NodeName]
     ) -> Iterator[None]:
         """Look at all objects. Yield after each portion, so that other work can go on.
@@ -70,7 +70,7 @@ class Search:
         """
         self._add_tenants(registry, tenancy)
         for node in nodes:
-            self._add(Hit(HitKind.NODE, node))
+            self._add(SearchHit(HitKind.NODE, node))
         yield
         records = list(registry.pods.values())
         for first in range(0, len(records), PORTION):
@@ -78,32 +78,32 @@ class Search:
                 self._add_pod(record)
             yield
 
-    def hits(self) -> list[Hit]:
+    def hits(self) -> list[SearchHit]:
         """Return the found objects by kind, the best match first."""
         return [hit for kind in HitKind for hit in _best(self._found[kind], self._most)]
 
     def _add_tenants(self, registry: PodRegistry, tenancy: TenantDirectory) -> None:
         branches = registry.usage.tree.tenants
         for name in {*tenancy.tenants, *branches}:
-            if self._sees_tenant(name):
-                self._add(Hit(HitKind.TENANT, name, tenant=name))
+            if self._may_see_tenant(name):
+                self._add(SearchHit(HitKind.TENANT, name, tenant=name))
         for name, branch in branches.items():
             for leaf in branch.children.values():
-                if isinstance(leaf, UserNode) and self._sees(name, UserName(leaf.name)):
-                    self._add(Hit(HitKind.USER, leaf.name, tenant=name, user=leaf.name))
+                if isinstance(leaf, UserNode) and self._may_see_user(name, UserName(leaf.name)):
+                    self._add(SearchHit(HitKind.USER, leaf.name, tenant=name, user=leaf.name))
 
     def _add_pod(self, record: PodRecord) -> None:
-        if record.leaf is None or not self._sees(*record.leaf.account):
+        if record.leaf is None or not self._may_see_user(*record.leaf.account):
             return
         tenant, user = record.leaf.account
         pod = record.pod
-        self._add(Hit(HitKind.POD, pod.name, pod.namespace, tenant, user))
-        self._add(Hit(HitKind.NAMESPACE, pod.namespace, pod.namespace, tenant))
+        self._add(SearchHit(HitKind.POD, pod.name, pod.namespace, tenant, user))
+        self._add(SearchHit(HitKind.NAMESPACE, pod.namespace, pod.namespace, tenant))
         for job in {pod.gang, pod.owner.rpartition("/")[2]} - {""}:
-            self._add(Hit(HitKind.JOB, job, pod.namespace, tenant, user))
+            self._add(SearchHit(HitKind.JOB, job, pod.namespace, tenant, user))
 
-    def _add(self, hit: Hit) -> None:
-        rank = _rank(self._wanted, hit.name.casefold())
+    def _add(self, hit: SearchHit) -> None:
+        rank = _rank(self._folded_text, hit.name.casefold())
         if rank is not None:
             self._found[hit.kind][hit] = rank
 
@@ -116,8 +116,8 @@ def _rank(wanted: str, name: str) -> int | None:
     return 2 if wanted in name else None
 
 
-def _best(hits: dict[Hit, int], most: int) -> list[Hit]:
-    def key(hit: Hit) -> tuple[int, str, str, str, str]:
+def _best(hits: dict[SearchHit, int], most: int) -> list[SearchHit]:
+    def key(hit: SearchHit) -> tuple[int, str, str, str, str]:
         return hits[hit], hit.name, hit.namespace, hit.tenant, hit.user
 
     return sorted(hits, key=key)[:most]

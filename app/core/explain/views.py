@@ -29,11 +29,12 @@ class TenantView:
     """Usage and pending pods of a tenant, child tenants included.
 
     `share` is the dominant share of the whole cluster, `used` the managed resources per pool,
-    `borrowed` the part beyond the guarantee, `history` the decayed dominant share. `disputed` are
-    its namespaces that belong to an older tenant. `parent_fault`: why nothing of it is released, if
-    a tenant above it is not valid. `full`: it has no fewer pending pods than its `maxPending`.
-    `exists`: there is a Tenant resource. `blocked`: the reclaims for a guarantee that disruption
-    budgets forbid. `quota_faults`: why some of its quotas have no full effect.
+    `borrowed` the part beyond the guarantee, `history` the decayed dominant share.
+    `disputed_namespaces` are its namespaces that belong to an older tenant. `parent_fault`: why
+    nothing of it is released, if a tenant above it is not valid. `is_at_max_pending`: it has no
+    fewer pending pods than its `maxPending`.
+    `exists`: there is a Tenant resource. `blocked_reclaims`: the reclaims for a guarantee that
+    disruption budgets forbid. `quota_faults`: why some of its quotas have no full effect.
     """
 
     parent: TenantName | None
@@ -44,13 +45,13 @@ class TenantView:
     history: float
     pending: int
     generation: int
-    disputed: tuple[str, ...]
+    disputed_namespaces: tuple[str, ...]
     parent_fault: str
     paused: bool
     exists: bool
     uid: str = ""
-    full: bool = False
-    blocked: BlockedReclaim | None = None
+    is_at_max_pending: bool = False
+    blocked_reclaims: BlockedReclaim | None = None
     quota_faults: QuotaFaults | None = None
 
 
@@ -58,40 +59,41 @@ class TenantView:
 class PoolView:
     """Capacity of a pool and usage by released pods, in managed resources.
 
-    `contested` are selected nodes that belong to another pool, with this pool. No pod is released
-    into it while there are any. `grows`: it may get more nodes if pods wait for them. `awaiting` is
-    the number of released pods that wait for new nodes. `closed` is the end of a backoff after
-    missing nodes, in which only existing nodes are filled. `silent` is the number of released pods
-    that the scheduler has not looked at. `stalled` is the time since which it binds no such pod.
-    `unowned` is the usage per tenant of unowned pods that no node accepted.
+    `contested_nodes` are selected nodes that belong to another pool, with this pool. No pod is
+    released into it while there are any. `may_grow`: it may get more nodes if pods wait for them.
+    `pods_awaiting_nodes` is the number of released pods that wait for new nodes.
+    `growth_closed_until` is the end of a backoff after missing nodes, in which only existing nodes
+    are filled. `silent_pods` is the number of released pods that the scheduler has not looked at.
+    `stalled_since` is the time since which it binds no such pod. `unowned_usage` is the usage per
+    tenant of unowned pods that no node accepted.
     """
 
     capacity: Amounts
     used: Amounts
     nodes: int
     generation: int
-    contested: Mapping[NodeName, PoolName]
+    contested_nodes: Mapping[NodeName, PoolName]
     paused: bool
     exists: bool
     uid: str = ""
-    grows: bool = False
-    awaiting: int = 0
-    closed: Millis | None = None
-    silent: int = 0
-    stalled: Millis | None = None
-    unowned: Mapping[TenantName, Amounts] = field(default_factory=dict)
+    may_grow: bool = False
+    pods_awaiting_nodes: int = 0
+    growth_closed_until: Millis | None = None
+    silent_pods: int = 0
+    stalled_since: Millis | None = None
+    unowned_usage: Mapping[TenantName, Amounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """Every tenant that exists, uses or waits, and every pool.
 
-    `strays` are the nodes, by name, that offer a managed resource and are in no pool.
+    `nodes_without_pool` are the nodes, by name, that offer a managed resource and are in no pool.
     """
 
     tenants: Mapping[TenantName, TenantView]
     pools: Mapping[PoolName, PoolView]
-    strays: tuple[NodeName, ...] = ()
+    nodes_without_pool: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,14 @@ class HeldView:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedView:
-    """An unfinished released pod. `released` is the start of its use, if known.
+    """An unfinished released pod. `released_at` is the start of its use, if known.
 
-    `pool` is None outside all pools. `node` is where it runs or is expected. `adopted`: it predates
-    Fairgate or was released by hand. `awaits`: it waits for a future node. `lacks` are the missing
-    resource claims without which no node accepts it. `said` is a clause with the scheduler's
-    message, `elastic` one with the number of pods of its elastic gang. `checkpoint`: its declared
-    longest time between two checkpoints.
+    `pool` is None outside all pools. `node` is where it runs or is expected. `is_adopted`: it
+    predates Fairgate or was released by hand. `awaits_node`: it waits for a future node.
+    `missing_claims` are the missing resource claims without which no node accepts it.
+    `scheduler_message` is a clause with the scheduler's message, `elastic_gang_clause` one with the
+    number of pods of its elastic gang. `checkpoint_interval`: its declared longest time between two
+    checkpoints.
     """
 
     ref: PodRef
@@ -160,15 +163,15 @@ class ReleasedView:
     priority: int
     since: Millis
     request: Amounts
-    released: Millis | None
+    released_at: Millis | None
     pool: PoolName | None
     node: NodeName | None
-    adopted: bool
-    awaits: bool = False
-    lacks: tuple[str, ...] = ()
-    said: str = ""
-    checkpoint: Millis | None = None
-    elastic: str = ""
+    is_adopted: bool
+    awaits_node: bool = False
+    missing_claims: tuple[str, ...] = ()
+    scheduler_message: str = ""
+    checkpoint_interval: Millis | None = None
+    elastic_gang_clause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +181,30 @@ class PublishedReservation:
     pool: PoolName
     uid: Uid
     tenant: TenantName
-    rooms: Mapping[NodeName, Amounts]
+    capacity_by_node: Mapping[NodeName, Amounts]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderStateMessage:
     """State that only a leader has, as of `at`.
 
-    `drift` is the largest drift between siblings relative to its bound. `refused` is the number of
-    refused releases of each pod in backoff. `banned` are the backoff keys of pods that wait because
-    identical pods found no node. `closed` are the pools without expected new nodes, and until when
-    only their existing nodes are filled. `barred` is the same for single users. `deferred` are the
-    gangs that restart later, and when. `postponed` are the pods with an expensive evaluation.
+    `drift` is the largest drift between siblings relative to its bound. `refusal_counts` is the
+    number of refused releases of each pod in backoff. `banned_keys` are the backoff keys of pods
+    that wait because identical pods found no node. `growth_closed_until` are the pools without
+    expected new nodes, and until when only their existing nodes are filled. `growth_barred_until`
+    is the same for single users. `deferred_gangs` are the gangs that restart later, and when.
+    `postponed_pods` are the pods with an expensive evaluation.
     """
 
     at: Millis
     epoch: int
     drift: float
-    reserved: tuple[PublishedReservation, ...] = ()
-    refused: Mapping[Uid, int] = field(default_factory=dict)
-    banned: frozenset[BackoffKey] = frozenset()
-    closed: Mapping[PoolName, Millis] = field(default_factory=dict)
-    barred: Mapping[tuple[PoolName, AutoscalingAccount], Millis] = field(default_factory=dict)
-    deferred: Mapping[GangKey, Millis] = field(default_factory=dict)
-    postponed: frozenset[Uid] = frozenset()
+    reservations: tuple[PublishedReservation, ...] = ()
+    refusal_counts: Mapping[Uid, int] = field(default_factory=dict)
+    banned_keys: frozenset[BackoffKey] = frozenset()
+    growth_closed_until: Mapping[PoolName, Millis] = field(default_factory=dict)
+    growth_barred_until: Mapping[tuple[PoolName, AutoscalingAccount], Millis] = field(
+        default_factory=dict
+    )
+    deferred_gangs: Mapping[GangKey, Millis] = field(default_factory=dict)
+    postponed_pods: frozenset[Uid] = frozenset()

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.core.fairshare.sort_key import NEVER, Served
+from app.core.fairshare.sort_key import NEVER_SERVED, Served
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
-from app.core.quantities import add
+from app.core.quantities import add_amounts
 
-MOST_USERS = 200
+MAX_STORED_USERS = 200
 """Users of one tenant that are stored individually. The status of a Tenant, with the checkpoint in
 it, is written up to once a second, so it must stay small."""
 
-OTHERS = UserName("")
+OTHER_USERS = UserName("")
 """Key for the sum of all other users. The API server allows no empty user name."""
 
-ELSEWHERE = TenantName("")
+OTHER_TENANTS = TenantName("")
 """Key for the sum of all tenants that are not stored individually."""
 
-NOTHING = 1e-9
+MIN_STORED_PART = 1e-9
 """Smallest part of the cluster that is stored."""
 
 Totals = Mapping[PoolName, Amounts]
@@ -34,14 +34,15 @@ Totals = Mapping[PoolName, Amounts]
 class FairnessState:
     """The stored state of a tenant or a user.
 
-    `served`: the stamp of its last release. `history`: the decayed average of its borrowing, in
-    parts of the cluster. `spent`: its usage so far. A tenant has the `served` and `history` of all
-    its users, but the `spent` of only those users that are not stored individually.
+    `last_served`: the stamp of its last release. `history`: the decayed average of its borrowing,
+    in parts of the cluster. `totals`: its usage so far. A tenant has the `last_served` and
+    `history` of all its users, but the `totals` of only those users that are not stored
+    individually.
     """
 
-    served: Served = NEVER
+    last_served: Served = NEVER_SERVED
     history: Mapping[Resource, float] = field(default_factory=dict)
-    spent: Totals = field(default_factory=dict)
+    totals: Totals = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,14 @@ class TenantCheckpoint:
     def is_empty(self) -> bool:
         """Whether there is no state to store."""
         own = self.own
-        return not (self.users or own.history or own.spent) and own.served == NEVER
+        return not (self.users or own.history or own.totals) and own.last_served == NEVER_SERVED
 
     @property
     def size(self) -> int:
         """Approximate size in bytes when written."""
         return 200 + _size(self.own) + sum(_size(k, str(u)) for u, k in self.users.items())
 
-    def repeats(self, before: TenantCheckpoint, half_life: Millis) -> bool:
+    def equals_decayed(self, before: TenantCheckpoint, half_life: Millis) -> bool:
         """Return whether it equals an earlier checkpoint with decay applied."""
         if self.users.keys() != before.users.keys():
             return False
@@ -74,52 +75,56 @@ class TenantCheckpoint:
         )
 
 
-def bounded(
+def build_checkpoint(
     at: Millis, epoch: int, own: FairnessState, users: Mapping[UserName, FairnessState]
 ) -> TenantCheckpoint:
     """Return the checkpoint of a tenant. Only users with much history are stored individually."""
-    ordered = by_weight(users)
-    left_out = [users[user].spent for user in ordered[MOST_USERS:]]
-    kept = {user: users[user] for user in sorted(ordered[:MOST_USERS])}
+    ordered = users_by_history(users)
+    left_out = [users[user].totals for user in ordered[MAX_STORED_USERS:]]
+    kept = {user: users[user] for user in sorted(ordered[:MAX_STORED_USERS])}
     return TenantCheckpoint(
-        at, epoch, FairnessState(own.served, own.history, _sum([own.spent, *left_out])), kept
+        at, epoch, FairnessState(own.last_served, own.history, _sum([own.totals, *left_out])), kept
     )
 
 
-def by_weight(users: Mapping[UserName, FairnessState]) -> list[UserName]:
+def users_by_history(users: Mapping[UserName, FairnessState]) -> list[UserName]:
     """Return users, those with the largest history first."""
-    return sorted(users, key=lambda user: (*_weight(users[user]), user), reverse=True)
+    return sorted(users, key=lambda user: (*_history_size(users[user]), user), reverse=True)
 
 
-def fitting(
+def fit_checkpoints(
     checkpoints: Mapping[TenantName, TenantCheckpoint], room: int
 ) -> dict[TenantName, TenantCheckpoint]:
-    """Return checkpoints within `room` bytes. `ELSEWHERE` has the totals of all others."""
-    by_weight = sorted(checkpoints, key=lambda n: (*_weight(checkpoints[n].own), n), reverse=True)
+    """Return checkpoints within `room` bytes. `OTHER_TENANTS` has the totals of all others."""
+    by_weight = sorted(
+        checkpoints, key=lambda n: (*_history_size(checkpoints[n].own), n), reverse=True
+    )
     kept: dict[TenantName, TenantCheckpoint] = {}
     left_out: list[TenantCheckpoint] = []
     for name in by_weight:
         checkpoint = checkpoints[name]
-        if name != ELSEWHERE and checkpoint.size <= room:
+        if name != OTHER_TENANTS and checkpoint.size <= room:
             kept[name] = checkpoint
             room -= checkpoint.size
         else:
             left_out.append(checkpoint)
     if left_out:
-        spent = _sum(k.spent for each in left_out for k in (each.own, *each.users.values()))
+        spent = _sum(k.totals for each in left_out for k in (each.own, *each.users.values()))
         last = max(left_out, key=lambda each: (each.epoch, each.at))
-        kept[ELSEWHERE] = TenantCheckpoint(last.at, last.epoch, FairnessState(spent=spent))
+        kept[OTHER_TENANTS] = TenantCheckpoint(last.at, last.epoch, FairnessState(totals=spent))
     return kept
 
 
-def worth_keeping(history: Mapping[Resource, float]) -> dict[Resource, float]:
+def storable_history(history: Mapping[Resource, float]) -> dict[Resource, float]:
     """Return the entries of a history that are large enough to store."""
-    return {r: part for r, part in history.items() if part > NOTHING}
+    return {r: part for r, part in history.items() if part > MIN_STORED_PART}
 
 
-def _weight(kept: FairnessState) -> tuple[float, int]:
-    """Return the sort key for `by_weight`: history before totals, because it affects the order."""
-    spent = sum(value for amounts in kept.spent.values() for value in amounts.values())
+def _history_size(kept: FairnessState) -> tuple[float, int]:
+    """Return the sort key for `users_by_history`: history before totals, because it affects the
+    order.
+    """
+    spent = sum(value for amounts in kept.totals.values() for value in amounts.values())
     return max(kept.history.values(), default=0.0), spent
 
 
@@ -127,22 +132,22 @@ def _sum(totals: Iterable[Totals]) -> Totals:
     summed: dict[PoolName, dict[Resource, int]] = {}
     for each in totals:
         for pool, amounts in each.items():
-            summed[pool] = add(summed.get(pool, {}), amounts)
+            summed[pool] = add_amounts(summed.get(pool, {}), amounts)
     return summed
 
 
 def _size(kept: FairnessState, name: str = "") -> int:
     entries = sum(40 + len(r) for r in kept.history)
-    for pool, amounts in kept.spent.items():
+    for pool, amounts in kept.totals.items():
         entries += 10 + len(pool) + sum(45 + len(r) for r in amounts)
     return 90 + 2 * len(name.encode()) + entries
 
 
 def _repeats(now: FairnessState, before: FairnessState, faded: float) -> bool:
-    if (now.served, now.spent) != (before.served, before.spent):
+    if (now.last_served, now.totals) != (before.last_served, before.totals):
         return False
     resources = {*now.history, *before.history}
     return all(
-        abs(now.history.get(r, 0.0) - before.history.get(r, 0.0) * faded) <= NOTHING
+        abs(now.history.get(r, 0.0) - before.history.get(r, 0.0) * faded) <= MIN_STORED_PART
         for r in resources
     )

@@ -18,24 +18,24 @@ class ClosedPools:
 
     def __init__(self) -> None:
         self.pools: set[PoolName] = set()
-        self.kept_out: dict[PoolName, set[UserAccount]] = {}
+        self.excluded_users: dict[PoolName, set[UserAccount]] = {}
         """Partly closed pools: only these users are closed out. A closed pool without an entry
         closes out all users."""
-        self.unowned: set[UserAccount] = set()
+        self.users_closed_for_unowned: set[UserAccount] = set()
         """Users for whom no pod without a controller is released."""
-        self.apart: set[UserAccount] = set()
-        """Users for whom no `EquivalenceClass.apart` pod is released."""
+        self.users_closed_for_silent: set[UserAccount] = set()
+        """Users for whom no `EquivalenceClass.scheduler_may_be_silent` pod is released."""
 
     def __bool__(self) -> bool:
         """Return whether any pool or user is closed."""
-        return bool(self.pools or self.unowned or self.apart)
+        return bool(self.pools or self.users_closed_for_unowned or self.users_closed_for_silent)
 
     def is_open(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether closures permit the release of a workload into a pool."""
         if pool in self.pools:
-            kept_out = self.kept_out.get(pool)
+            kept_out = self.excluded_users.get(pool)
             if kept_out is None or leaf.account in kept_out:
                 return False
-        if not shape.owned and leaf.account in self.unowned:
+        if not shape.is_owned and leaf.account in self.users_closed_for_unowned:
             return False
-        return not (shape.apart and leaf.account in self.apart)
+        return not (shape.scheduler_may_be_silent and leaf.account in self.users_closed_for_silent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.core.fairshare.sort_key import BORROWING, GUARANTEED, SiblingKey, ties
+from app.core.fairshare.sort_key import BORROWING, GUARANTEED, SiblingKey, is_tie
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import Millis, PoolName, TenantName, UserName
@@ -17,8 +17,8 @@ class DecisionLevel(NamedTuple):
 
     winner: str
     key: SiblingKey | None
-    rival: str | None
-    rival_key: SiblingKey | None
+    runner_up: str | None
+    runner_up_key: SiblingKey | None
 
     @property
     def rule(self) -> str:
@@ -27,10 +27,10 @@ class DecisionLevel(NamedTuple):
         A rival that is first by every criterion was passed. Its first workload does not fit, or is
         kept back by a rule above both branches, such as a limit.
         """
-        if self.rival_key is None or self.key is None:
+        if self.runner_up_key is None or self.key is None:
             return "nobody else waits"
-        mine, other = self.key, self.rival_key
-        if other.blocked and not mine.blocked:
+        mine, other = self.key, self.runner_up_key
+        if other.is_blocked and not mine.is_blocked:
             return "the other is at its limit"
         tied = mine[:2] == other[:2] and _is_float_tie(mine, other)
         if tied and mine[3:] < other[3:]:
@@ -47,11 +47,11 @@ class DecisionLevel(NamedTuple):
 def _is_float_tie(mine: SiblingKey, other: SiblingKey) -> bool:
     """Return whether two scores with history count as equal."""
     exact = isinstance(mine.score, int) and isinstance(other.score, int)
-    return not exact and ties(*sorted((mine, other)))
+    return not exact and is_tie(*sorted((mine, other)))
 
 
 def _tie_breaker(mine: SiblingKey, other: SiblingKey) -> str:
-    if mine.served != other.served:
+    if mine.last_served != other.last_served:
         return "served less recently"
     return "older" if mine.since != other.since else "smaller uid"
 
@@ -59,26 +59,26 @@ def _tie_breaker(mine: SiblingKey, other: SiblingKey) -> str:
 class Decision(NamedTuple):
     """One release: the workload's owner and pool, and why it was next.
 
-    `backfilled`: the next in order did not fit, and this release delays no reservation. `levels`:
-    the comparisons from the top of the tree down. `completes`: no comparison applied, because pods
-    of the same gang already run.
+    `is_backfilled`: the next in order did not fit, and this release delays no reservation.
+    `levels`: the comparisons from the top of the tree down. `completes_gang`: no comparison
+    applied, because pods of the same gang already run.
     """
 
     at: Millis
     tenant: TenantName
     user: UserName
     pool: PoolName
-    backfilled: bool
+    is_backfilled: bool
     levels: tuple[DecisionLevel, ...]
-    completes: bool = False
+    completes_gang: bool = False
 
     @property
     def reason(self) -> str:
         """Return the deciding criteria in words, from the top of the tree down."""
-        if self.completes:
+        if self.completes_gang:
             return "the remaining pods of a gang that runs already"
         steps = "; ".join(f"{level.winner}: {level.rule}" for level in self.levels)
-        return f"backfilled past the next in order; {steps}" if self.backfilled else steps
+        return f"backfilled past the next in order; {steps}" if self.is_backfilled else steps
 
 
 class Selection(NamedTuple):
@@ -88,4 +88,4 @@ class Selection(NamedTuple):
     queue_key: QueueKey
     shape: EquivalenceClass
     pool: PoolName
-    plan: Assignment
+    assignment: Assignment

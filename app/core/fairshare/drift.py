@@ -13,26 +13,26 @@ from collections.abc import Callable
 from app.core.fairshare.decision import Selection
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.sort_key import BORROWING
-from app.core.fairshare.tree_node import TenantNode, path
+from app.core.fairshare.tree_node import TenantNode, path_to_root
 
 
 class Drift:
     """The largest measured fraction of the bound, and the number of compared pairs."""
 
-    __slots__ = ("_witnesses", "pairs", "ratio")
+    __slots__ = ("_max_siblings", "pairs", "ratio")
 
     def __init__(self, witnesses: int | None) -> None:
         self.ratio = 0.0
         self.pairs = 0
-        self._witnesses = witnesses
+        self._max_siblings = witnesses
 
     def measure(
         self, tree: ShareTree, choice: Selection, could_start: Callable[[TenantNode], bool]
     ) -> None:
         """Compare the borrowing branches of a workload with their siblings before its release."""
-        if self._witnesses == 0:
+        if self._max_siblings == 0:
             return
-        for branch in path(choice.leaf):
+        for branch in path_to_root(choice.leaf):
             parent = branch.parent
             if parent is None:
                 return
@@ -50,19 +50,19 @@ class Drift:
         could_start: Callable[[TenantNode], bool],
     ) -> None:
         cost = tree.cost(choice.shape, choice.pool)
-        mine = tree.dominant(branch, tree.doubled(branch, choice.pool, cost, 2))
-        size = 2 * tree.scale.whole // tree.unit
-        added = _part(branch.added(choice.pool, cost), size)
+        mine = tree.dominant_share(branch, tree.twice_borrowed(branch, choice.pool, cost, 2))
+        size = 2 * tree.scale.total_grains // tree.share_unit
+        added = _part(branch.max_added_grains(choice.pool, cost), size)
         owed, per = branch.weight
         seen = 0
-        for other in tree.children(parent):
+        for other in tree.ordered_children(parent):
             if other is branch or other.head is None or other.key is None:
                 continue
-            if other.key.blocked or other.key.band != BORROWING or not could_start(other):
+            if other.key.is_blocked or other.key.band != BORROWING or not could_start(other):
                 continue
             _, shape, pool = other.head
-            wanted = _part(other.added(pool, tree.cost(shape, pool)), size)
-            theirs = tree.dominant(other, tree.doubled(other, pool, (), 0))
+            wanted = _part(other.max_added_grains(pool, tree.cost(shape, pool)), size)
+            theirs = tree.dominant_share(other, tree.twice_borrowed(other, pool, (), 0))
             # A common denominator keeps the comparison exact without history.
             left, right = per * other.weight[0], other.weight[1] * owed
             if added + wanted > 0:
@@ -70,7 +70,7 @@ class Drift:
                 apart = mine * left - theirs * right
                 self.ratio = max(self.ratio, apart / (added * left + wanted * right))
             seen += 1
-            if seen == self._witnesses:
+            if seen == self._max_siblings:
                 return
 
 

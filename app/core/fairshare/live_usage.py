@@ -29,15 +29,15 @@ from app.core.model import (
 )
 from app.core.placement.allocations import Allocation, Allocations
 from app.core.placement.pools import add_to
-from app.core.podspec.constraints import ANYWHERE, NodeConstraints, PodDistanceRules
+from app.core.podspec.constraints import ANYWHERE, NodeConstraints, PodDistanceRule
 from app.core.policy import Policy
 from app.core.pricing.share_units import Scale
 
-_PLAIN = Tenant(TenantName(""), Millis(0))
+_DEFAULT_TENANT = Tenant(TenantName(""), Millis(0))
 """Defaults for a tenant without a Tenant resource."""
 
 
-ITSELF = UserName("")
+TENANT_ITSELF = UserName("")
 """Key for the tenant itself among its users. The API server allows no empty user name."""
 
 
@@ -57,11 +57,11 @@ class MinChargeRemainder:
 class BranchHistory:
     """The last release and the history of a branch at a time. It may be restored later."""
 
-    served: Served
+    last_served: Served
     history: Mapping[Resource, float]
     at: Millis
 
-    def faded(self, now: Millis, half_life: Millis) -> dict[Resource, float]:
+    def decayed(self, now: Millis, half_life: Millis) -> dict[Resource, float]:
         """Return the history decayed to `now`, for a branch without later borrowing."""
         part: float = 0.5 ** (max(0, now - self.at) / half_life)
         return {resource: value * part for resource, value in self.history.items()}
@@ -72,27 +72,29 @@ class LiveUsage:
 
     def __init__(self, tenancy: TenantDirectory, placement: Allocations) -> None:
         self.policy = Policy()
-        self.closures = ClosedPools()
-        self.tree = ShareTree(Scale({}, {}), self.policy, closures=self.closures)
-        self.ledger = UsageTotals()
-        self.used: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
+        self.closed_pools = ClosedPools()
+        self.tree = ShareTree(Scale({}, {}), self.policy, closures=self.closed_pools)
+        self.totals = UsageTotals()
+        self.used_by_tenant: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
         self.now = Millis(0)
-        self.past: dict[TenantName, dict[UserName, BranchHistory]] = {}
-        """History of branches from before the tree was rebuilt, by user. `ITSELF` is the tenant."""
-        self.walls = placement.walls
+        self.saved_history: dict[TenantName, dict[UserName, BranchHistory]] = {}
+        """History of branches from before the tree was rebuilt, by user. `TENANT_ITSELF` is the
+        tenant.
+        """
+        self.existing_anti_affinity = placement.existing_anti_affinity
         """Existing pods with anti-affinity that keeps other pods off nodes."""
         self._tenancy = tenancy
         self._placement = placement
-        self._lingering: list[MinChargeRemainder] = []
-        self._ended = 0
+        self._remainders: list[MinChargeRemainder] = []
+        self._last_remainder_number = 0
 
     def advance(self, now: Millis) -> None:
         """Advance the time. It never goes back."""
         if now > self.now:
             self.now = now
-            while self._lingering and self._lingering[0].until <= now:
-                lingering = heapq.heappop(self._lingering)
-                self._linger(lingering, -1, lingering.until)
+            while self._remainders and self._remainders[0].until <= now:
+                lingering = heapq.heappop(self._remainders)
+                self._count_remainder(lingering, -1, lingering.until)
             self.tree.advance(now)
 
     def due(self) -> Millis | None:
@@ -100,9 +102,9 @@ class LiveUsage:
 
         None if there is no `MinChargeRemainder`.
         """
-        return self._lingering[0].until if self._lingering else None
+        return self._remainders[0].until if self._remainders else None
 
-    def enter(
+    def start_usage(
         self,
         leaf: UserNode,
         pool: PoolName,
@@ -113,11 +115,11 @@ class LiveUsage:
         ends: Millis | None,
         only: NodeSet = None,
         terms: NodeConstraints = ANYWHERE,
-        spacings: tuple[PodDistanceRules, ...] = (),
+        spacings: tuple[PodDistanceRule, ...] = (),
         leaving: bool = False,
     ) -> Allocation:
         """Count a pod that starts to use a pool."""
-        allocation = self._placement.enter(
+        allocation = self._placement.allocate(
             pool,
             demand,
             node=node,
@@ -128,145 +130,165 @@ class LiveUsage:
             spacings=spacings,
             leaving=leaving,
         )
-        self._count(leaf, pool, demand, 1)
-        self.ledger.use(self.now, (*leaf.account, pool), demand)
+        self._add_usage(leaf, pool, demand, 1)
+        self.totals.add_usage(self.now, (*leaf.account, pool), demand)
         return allocation
 
-    def part(self, allocation: Allocation) -> None:
+    def mark_terminating(self, allocation: Allocation) -> None:
         """Mark a pod that uses a pool as terminating."""
-        self._placement.part(allocation)
+        self._placement.mark_terminating(allocation)
 
-    def reconsider(self, node: NodeName) -> None:
+    def reassign_assumed_pods(self, node: NodeName) -> None:
         """Move assumed pods off a node that is gone or has less free capacity."""
-        self._placement.reconsider(node)
+        self._placement.reassign_assumed_pods(node)
 
-    def closed_to(self, tenant: TenantName) -> tuple[PodDistanceRules, ...]:
+    def closed_node_rules(self, tenant: TenantName) -> tuple[PodDistanceRule, ...]:
         """Return the rule that keeps pods of a tenant off the nodes closed to it, if any."""
-        return self._placement.closed_to(tenant)
+        return self._placement.closed_node_rules(tenant)
 
-    def awaited(self, allocation: Allocation | None) -> PoolName | None:
+    def awaited_pool(self, allocation: Allocation | None) -> PoolName | None:
         """Return the pool from which the pod awaits a new node. None: it awaits no new node."""
         if (
             allocation is None
             or allocation.node is not None
-            or not self._placement.beyond.most(allocation.pool)
+            or not self._placement.autoscaling_capacity.declared_max_capacity(allocation.pool)
         ):
             return None
         return allocation.pool
 
-    def lost(self, allocation: Allocation | None, aimed: NodeName | None) -> bool:
+    def has_lost_node(self, allocation: Allocation | None, aimed: NodeName | None) -> bool:
         """Return whether the node for which the pod was released does not take it any more."""
         return (
-            allocation is not None and aimed is not None and self._placement.lost(allocation, aimed)
+            allocation is not None
+            and aimed is not None
+            and self._placement.has_lost_node(allocation, aimed)
         )
 
-    def trim(self) -> None:
+    def trim_affinity_cache(self) -> None:
         """Clear the cached answers about pod affinity. Most are about deleted pods."""
-        self._placement.company.trim()
+        self._placement.pod_peers.drop_cached_answers()
 
-    def may_return(self, aimed: NodeName | None) -> bool:
+    def may_node_return(self, aimed: NodeName | None) -> bool:
         """Return whether the node that a pod was released for still exists, ready or not."""
-        return aimed is not None and self._placement.is_known(aimed)
+        return aimed is not None and self._placement.has_node(aimed)
 
-    def land(self) -> None:
+    def assign_waiting(self) -> None:
         """Assign pods without a node to nodes that have free capacity now."""
-        self._placement.land()
+        self._placement.assign_waiting()
 
-    def leave(
+    def end_usage(
         self, leaf: UserNode, allocation: Allocation, *, charged_until: Millis | None = None
     ) -> None:
         """End the usage of a pod. It may count for the score until a later time."""
-        self._placement.leave(allocation)
-        self._count(leaf, allocation.pool, allocation.demand, -1)
-        self.ledger.use(self.now, (*leaf.account, allocation.pool), allocation.demand, -1)
+        self._placement.remove_allocation(allocation)
+        self._add_usage(leaf, allocation.pool, allocation.demand, -1)
+        self.totals.add_usage(self.now, (*leaf.account, allocation.pool), allocation.demand, -1)
         if charged_until is not None and charged_until > self.now:
-            self._ended += 1
+            self._last_remainder_number += 1
             lingering = MinChargeRemainder(
-                charged_until, self._ended, *leaf.account, allocation.pool, allocation.demand
+                charged_until,
+                self._last_remainder_number,
+                *leaf.account,
+                allocation.pool,
+                allocation.demand,
             )
-            heapq.heappush(self._lingering, lingering)
-            self._linger(lingering, 1, self.now)
+            heapq.heappush(self._remainders, lingering)
+            self._count_remainder(lingering, 1, self.now)
 
-    def leaf(self, name: TenantName, user: UserName) -> UserNode:
+    def get_or_add_user(self, name: TenantName, user: UserName) -> UserNode:
         """Return the leaf of a user. It is created on first use."""
-        known = self.tree.leaf_of(name, user)
+        known = self.tree.find_user(name, user)
         if known is not None:
             return known
-        tenant = self._tenancy.tenants.get(name, _PLAIN)
+        tenant = self._tenancy.tenants.get(name, _DEFAULT_TENANT)
         weight = tenant.user_weights.get(user, Fraction(1))
-        leaf = self.tree.leaf(self._branch(name), user, weight.as_integer_ratio())
-        self._remind(leaf, name, user)
+        leaf = self.tree.get_or_add_user(
+            self._get_or_add_tenant(name), user, weight.as_integer_ratio()
+        )
+        self._restore_saved_history(leaf, name, user)
         return leaf
 
-    def recall(self, name: TenantName, user: UserName, past: BranchHistory) -> None:
-        """Restore the history of a user, or with `ITSELF` of the tenant."""
-        self.past.setdefault(name, {})[user] = past
+    def restore_history(self, name: TenantName, user: UserName, past: BranchHistory) -> None:
+        """Restore the history of a user, or with `TENANT_ITSELF` of the tenant."""
+        self.saved_history.setdefault(name, {})[user] = past
         tenant = self.tree.tenants.get(name)
-        branch = tenant if user == ITSELF else self.tree.leaf_of(name, user)
+        branch = tenant if user == TENANT_ITSELF else self.tree.find_user(name, user)
         if branch is not None:
-            branch.recall(past.served, past.history, past.at)
-            self.tree.serve(branch, past.served)
+            branch.restore_history(past.last_served, past.history, past.at)
+            self.tree.mark_served(branch, past.last_served)
 
-    def replant(self, scale: Scale) -> None:
+    def rebuild_tree(self, scale: Scale) -> None:
         """Rebuild an empty tree from the current tenants. New branches get their history back."""
         for name, branch in self.tree.tenants.items():
-            past = self.past.setdefault(name, {})
-            past[ITSELF] = BranchHistory(branch.served, self.tree.history(branch), self.now)
+            past = self.saved_history.setdefault(name, {})
+            past[TENANT_ITSELF] = BranchHistory(
+                branch.last_served, self.tree.decayed_history(branch), self.now
+            )
             for child in branch.children.values():
                 if isinstance(child, UserNode):
-                    remembered = self.tree.history(child)
-                    past[UserName(child.name)] = BranchHistory(child.served, remembered, self.now)
-        self.ledger.forget_rates(self.now)
+                    remembered = self.tree.decayed_history(child)
+                    past[UserName(child.name)] = BranchHistory(
+                        child.last_served, remembered, self.now
+                    )
+        self.totals.reset_rates(self.now)
         self._placement.clear_allocations()
-        self.used.clear()
+        self.used_by_tenant.clear()
         tenants = self._tenancy.tenants.values()
         weights = [t.weight for t in tenants]
         weights += [weight for t in tenants for weight in t.user_weights.values()]
-        quotas = [scale.quota(pool, quota) for t in tenants for pool, quota in t.quotas.items()]
+        quotas = [
+            scale.quota_with_sides(pool, quota) for t in tenants for pool, quota in t.quotas.items()
+        ]
         amounts = [value for quota in quotas for value in quota.guarantee.values()]
         finest = max([1, *(w.numerator for w in weights), *amounts])
-        self.tree = ShareTree(scale, self.policy, finest, self._placement.fitting, self.closures)
+        self.tree = ShareTree(
+            scale, self.policy, finest, self._placement.fitting_pools, self.closed_pools
+        )
         self.tree.advance(self.now)
 
-    def resume(self) -> None:
+    def reapply_lingering(self) -> None:
         """Count every `MinChargeRemainder` again. Call it after all pods are counted."""
-        for lingering in self._lingering:
-            self._linger(lingering, 1, self.now)
+        for lingering in self._remainders:
+            self._count_remainder(lingering, 1, self.now)
 
-    def paused(self, leaf: UserNode) -> bool:
+    def is_paused(self, leaf: UserNode) -> bool:
         """Return whether a user's tenant, or one of its ancestors, is paused."""
         name: TenantName | None = leaf.tenant
         while name is not None:
-            if self._tenancy.tenants.get(name, _PLAIN).paused:
+            if self._tenancy.tenants.get(name, _DEFAULT_TENANT).paused:
                 return True
             name = self._tenancy.parent_of(name)
         return False
 
-    def _count(self, leaf: UserNode, pool: PoolName, demand: Amounts, sign: int) -> None:
-        self.tree.use(leaf, pool, demand, sign)
-        add_to(self.used.setdefault((leaf.tenant, pool), {}), demand, sign)
+    def _add_usage(self, leaf: UserNode, pool: PoolName, demand: Amounts, sign: int) -> None:
+        self.tree.add_usage(leaf, pool, demand, sign)
+        add_to(self.used_by_tenant.setdefault((leaf.tenant, pool), {}), demand, sign)
 
-    def _linger(self, lingering: MinChargeRemainder, sign: int, at: Millis) -> None:
-        leaf = self.leaf(lingering.tenant, lingering.user)
-        self.tree.use(leaf, lingering.pool, lingering.demand, sign)
-        self.tree.linger(leaf, lingering.pool, lingering.demand, sign)
-        self.ledger.use(at, (*leaf.account, lingering.pool), lingering.demand, sign)
+    def _count_remainder(self, lingering: MinChargeRemainder, sign: int, at: Millis) -> None:
+        leaf = self.get_or_add_user(lingering.tenant, lingering.user)
+        self.tree.add_usage(leaf, lingering.pool, lingering.demand, sign)
+        self.tree.count_ended_work(leaf, lingering.pool, lingering.demand, sign)
+        self.totals.add_usage(at, (*leaf.account, lingering.pool), lingering.demand, sign)
 
-    def _branch(self, name: TenantName) -> TenantNode:
+    def _get_or_add_tenant(self, name: TenantName) -> TenantNode:
         known = self.tree.tenants.get(name)
         if known is not None:
             return known
         above = self._tenancy.parent_of(name)
-        tenant = self._tenancy.tenants.get(name, _PLAIN)
-        parent = self._branch(above) if above is not None else None
+        tenant = self._tenancy.tenants.get(name, _DEFAULT_TENANT)
+        parent = self._get_or_add_tenant(above) if above is not None else None
         scale = self.tree.scale
-        quotas = {pool: scale.quota(pool, quota) for pool, quota in tenant.quotas.items()}
-        branch = self.tree.tenant(name, parent, tenant.weight.as_integer_ratio(), quotas)
-        self._remind(branch, name)
+        quotas = {
+            pool: scale.quota_with_sides(pool, quota) for pool, quota in tenant.quotas.items()
+        }
+        branch = self.tree.get_or_add_tenant(name, parent, tenant.weight.as_integer_ratio(), quotas)
+        self._restore_saved_history(branch, name)
         return branch
 
-    def _remind(self, branch: TenantNode, name: TenantName, user: UserName = ITSELF) -> None:
+    def _restore_saved_history(
+        self, branch: TenantNode, name: TenantName, user: UserName = TENANT_ITSELF
+    ) -> None:
         """Restore the history of a new branch from before the tree was rebuilt."""
-        past = self.past.get(name, {}).get(user)
+        past = self.saved_history.get(name, {}).get(user)
         if past is not None:
-            branch.recall(past.served, past.history, past.at)
+            branch.restore_history(past.last_served, past.history, past.at)

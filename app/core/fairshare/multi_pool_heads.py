@@ -27,13 +27,13 @@ class MultiPoolHeads:
         for users in self._leaves.values():
             yield from users
 
-    def fitted(self, shape: EquivalenceClass) -> PoolNames:
+    def fitting_pools(self, shape: EquivalenceClass) -> PoolNames:
         """Return the pools in which a class fitted at the last check."""
         if len(shape.pools) > 1 and shape not in self._fitted:
             self._fitted[shape] = tuple(self._fitting(shape))
         return self._fitted.get(shape, ())
 
-    def moved(self) -> Iterator[UserNode]:
+    def drain_changed_users(self) -> Iterator[UserNode]:
         """Check again. Yield the leaves with heads that fit in other pools than before."""
         for shape, before in self._fitted.items():
             fitting = tuple(self._fitting(shape))
@@ -41,12 +41,12 @@ class MultiPoolHeads:
                 self._fitted[shape] = fitting
                 yield from self._leaves[shape]
 
-    def drop(self, leaf: UserNode) -> None:
+    def drop_user(self, leaf: UserNode) -> None:
         """Remove a leaf."""
         leaf_was, leaf.head = leaf.head, None
-        self.follow(leaf, leaf_was[1] if leaf_was else None)
+        self.record_head(leaf, leaf_was[1] if leaf_was else None)
 
-    def follow(self, leaf: UserNode, before: EquivalenceClass | None) -> None:
+    def record_head(self, leaf: UserNode, before: EquivalenceClass | None) -> None:
         """Record the current head of a leaf. `before`: the class of its previous head."""
         now = leaf.head[1] if leaf.head else None
         if now is before:

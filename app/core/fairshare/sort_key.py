@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 Served = tuple[int, int]
-"""Epoch and sequence of the last release. `NEVER` sorts first."""
+"""Epoch and sequence of the last release. `NEVER_SERVED` sorts first."""
 
-NEVER: Served = (0, 0)
+NEVER_SERVED: Served = (0, 0)
 
-TIE = 1e-9
+TIE_TOLERANCE = 1e-9
 """Scores with a relative difference up to this value are equal if history counts."""
 
-GUARANTEED, BORROWING, LEFTOVERS = 0, 1, 2
+GUARANTEED, BORROWING, ZERO_WEIGHT = 0, 1, 2
 """Bands of the order. The last one is weight 0 beyond the guarantee."""
 
 
 class Rank(NamedTuple):
     """The rank of a branch among its siblings for one workload, without tie-breakers."""
 
-    blocked: bool
+    is_blocked: bool
     band: int
     score: float
     """Within the guarantee: the part of the guarantee that is used. Otherwise the share score.
@@ -43,27 +43,27 @@ class Rank(NamedTuple):
 class SiblingKey(NamedTuple):
     """Rank and tie-breakers: a total order of siblings."""
 
-    blocked: bool
+    is_blocked: bool
     band: int
     score: float
-    served: Served
+    last_served: Served
     since: Millis
     uid: str
 
 
-def tied(waiting: SortedDict[SiblingKey, TenantNode]) -> Iterator[TenantNode]:
+def in_tie_order(waiting: SortedDict[SiblingKey, TenantNode]) -> Iterator[TenantNode]:
     """Yield siblings in order. Nearly equal scores count as equal."""
     group: list[SiblingKey] = []
     for key in waiting:
-        if group and not ties(group[0], key):
+        if group and not is_tie(group[0], key):
             yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
             group = []
         group.append(key)
     yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
 
 
-def ties(first: SiblingKey, other: SiblingKey) -> bool:
+def is_tie(first: SiblingKey, other: SiblingKey) -> bool:
     """Return whether only the last release, the age or the uid decides between two siblings."""
-    if (first.blocked, first.band) != (other.blocked, other.band):
+    if (first.is_blocked, first.band) != (other.is_blocked, other.band):
         return False
-    return other.score - first.score <= TIE * abs(other.score)
+    return other.score - first.score <= TIE_TOLERANCE * abs(other.score)

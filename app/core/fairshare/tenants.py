@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.core.model import DEFAULT_TENANT, UNMAPPED_PREFIX, Tenant, TenantName
 
-DEEPEST = 50
+MAX_DEPTH = 50
 """Maximum number of Tenants from the top level down to one. Many rules visit each one."""
 
 
@@ -27,31 +27,31 @@ class TenantDirectory:
 
     def __init__(self) -> None:
         self.tenants: dict[TenantName, Tenant] = {}
-        self._claims: dict[str, set[TenantName]] = {}
+        self._names_by_namespace: dict[str, set[TenantName]] = {}
         self._orphans: frozenset[TenantName] | None = None
         """Cached until a Tenant changes. The cost of a tenant is linear in its depth."""
 
     def add_tenant(self, tenant: Tenant) -> None:
         """Add or replace a Tenant."""
-        self.drop(tenant.name)
+        self.drop_tenant(tenant.name)
         self.tenants[tenant.name] = tenant
         self._orphans = None
         for namespace in tenant.namespaces:
-            self._claims.setdefault(namespace, set()).add(tenant.name)
+            self._names_by_namespace.setdefault(namespace, set()).add(tenant.name)
 
-    def drop(self, name: TenantName) -> None:
+    def drop_tenant(self, name: TenantName) -> None:
         """Remove a Tenant. An unknown name is ignored."""
         known = self.tenants.pop(name, None)
         self._orphans = None
         for namespace in known.namespaces if known else ():
-            claims = self._claims[namespace]
+            claims = self._names_by_namespace[namespace]
             claims.discard(name)
             if not claims:
-                del self._claims[namespace]
+                del self._names_by_namespace[namespace]
 
     def tenant_of(self, namespace: str) -> TenantName:
         """Return the tenant that owns a namespace; never fails."""
-        claims = self._claims.get(namespace)
+        claims = self._names_by_namespace.get(namespace)
         if not claims:
             return TenantName(UNMAPPED_PREFIX + namespace)
         if len(claims) == 1:
@@ -98,7 +98,7 @@ class TenantDirectory:
                 f"giving tenant {parent} another parent",
             )
         return ParentFault(
-            f"more than {DEEPEST - 1} tenants are above tenant {top}",
+            f"more than {MAX_DEPTH - 1} tenants are above tenant {top}",
             f"giving tenant {top} a parent with fewer tenants above it",
         )
 
@@ -109,7 +109,7 @@ class TenantDirectory:
             path.append(above)
         return path
 
-    def disputed(self, name: TenantName) -> tuple[str, ...]:
+    def disputed_namespaces(self, name: TenantName) -> tuple[str, ...]:
         """Return the namespaces that a Tenant names but an older Tenant owns."""
         tenant = self.tenants[name]
         return tuple(ns for ns in tenant.namespaces if self.tenant_of(ns) != name)
@@ -124,13 +124,13 @@ class TenantDirectory:
                 while at in self.tenants and at not in depths and at not in path:
                     path[at] = None
                     at = self.tenants[at].parent
-                depth = DEEPEST if at in path else depths.get(at, 0)
+                depth = MAX_DEPTH if at in path else depths.get(at, 0)
                 for number, each in enumerate(reversed(path), 1):
                     depths[each] = depth + number
             self._orphans = frozenset(
                 name
                 for name, tenant in self.tenants.items()
-                if depths[name] > DEEPEST or not self._may_be_parent(tenant.parent)
+                if depths[name] > MAX_DEPTH or not self._may_be_parent(tenant.parent)
             )
         return self._orphans
 

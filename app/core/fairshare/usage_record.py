@@ -41,7 +41,7 @@ class UsageRecord:
         return self.uid, self.begin
 
     @property
-    def whose(self) -> tuple[TenantName, UserName, PoolName, str]:
+    def account_and_workload(self) -> tuple[TenantName, UserName, PoolName, str]:
         """Return the account of the record and its workload."""
         return self.tenant, self.user, self.pool, self.workload
 
@@ -50,11 +50,11 @@ class UsageRecord:
 class UsageStarted:
     """Store an open record. A later record of the same pod ends it."""
 
-    run: UsageRecord
+    record: UsageRecord
 
 
 @dataclass(frozen=True, slots=True)
 class UsageEnded:
     """Store a record that has ended. The first stored value is final."""
 
-    run: UsageRecord
+    record: UsageRecord

@@ -7,30 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from app.core.fairshare.checkpoint import OTHERS
+from app.core.fairshare.checkpoint import OTHER_USERS
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
 
 AccountKey = tuple[TenantName, UserName, PoolName]
 
 
 class UsageAccount:
-    """The current usage of one owner (`rate`), and its total until `upto` (`spent`)."""
+    """The current usage of one owner (`rate`), and its total until `counted_until` (`total`)."""
 
-    __slots__ = ("rate", "spent", "upto")
+    __slots__ = ("counted_until", "rate", "total")
 
     def __init__(self, upto: Millis) -> None:
-        self.upto = upto
+        self.counted_until = upto
         self.rate: dict[Resource, int] = {}
-        self.spent: dict[Resource, int] = {}
+        self.total: dict[Resource, int] = {}
 
-    def settle(self, now: Millis) -> None:
-        """Add the usage since `upto` to the total. Time never goes back."""
-        span = now - self.upto
+    def accumulate(self, now: Millis) -> None:
+        """Add the usage since `counted_until` to the total. Time never goes back."""
+        span = now - self.counted_until
         if span > 0:
             for resource, rate in self.rate.items():
                 if rate:
-                    self.spent[resource] = self.spent.get(resource, 0) + rate * span
-            self.upto = now
+                    self.total[resource] = self.total.get(resource, 0) + rate * span
+            self.counted_until = now
 
 
 class UsageTotals:
@@ -39,65 +39,65 @@ class UsageTotals:
     def __init__(self) -> None:
         self._accounts: dict[TenantName, dict[tuple[UserName, PoolName], UsageAccount]] = {}
 
-    def use(self, now: Millis, owner: AccountKey, demand: Amounts, sign: int = 1) -> None:
+    def add_usage(self, now: Millis, owner: AccountKey, demand: Amounts, sign: int = 1) -> None:
         """Change the current usage of an owner from now on. `sign` -1 subtracts."""
         account = self._account(now, owner)
         for resource, value in demand.items():
             account.rate[resource] = account.rate.get(resource, 0) + sign * value
 
-    def forget_rates(self, now: Millis) -> None:
+    def reset_rates(self, now: Millis) -> None:
         """Reset the current usage of every account. Totals stay."""
         for accounts in self._accounts.values():
             for account in accounts.values():
-                account.settle(now)
+                account.accumulate(now)
                 account.rate.clear()
 
     def restore(self, now: Millis, owner: AccountKey, spent: Amounts) -> None:
         """Set the totals of an owner for the given resources."""
-        self._account(now, owner).spent.update(spent)
+        self._account(now, owner).total.update(spent)
 
-    def forget_spent(self, now: Millis, tenant: TenantName, but: Container[UserName]) -> None:
+    def reset_totals(self, now: Millis, tenant: TenantName, but: Container[UserName]) -> None:
         """Reset the totals of a tenant's users, except these."""
         for (user, _), account in self._accounts.get(tenant, {}).items():
             if user not in but:
-                account.settle(now)
-                account.spent.clear()
+                account.accumulate(now)
+                account.total.clear()
 
-    def idle(self, tenant: TenantName) -> set[UserName]:
+    def idle_users(self, tenant: TenantName) -> set[UserName]:
         """Return the users of a tenant that have an account and no current usage."""
         accounts = self._accounts.get(tenant, {})
         busy = {user for (user, _), each in accounts.items() if any(each.rate.values())}
-        return {user for user, _ in accounts} - busy - {OTHERS}
+        return {user for user, _ in accounts} - busy - {OTHER_USERS}
 
-    def fold(self, now: Millis, tenant: TenantName, users: Container[UserName]) -> None:
+    def merge_idle_users(self, now: Millis, tenant: TenantName, users: Container[UserName]) -> None:
         """Merge accounts of these users without current usage into the account of `OTHERS`."""
         accounts = self._accounts.get(tenant, {})
         idle = [
             (user, pool)
             for (user, pool), account in accounts.items()
-            if user != OTHERS and user in users and not any(account.rate.values())
+            if user != OTHER_USERS and user in users and not any(account.rate.values())
         ]
         for user, pool in idle:
-            spent = self._account(now, (tenant, OTHERS, pool)).spent
-            for resource, value in accounts.pop((user, pool)).spent.items():
+            spent = self._account(now, (tenant, OTHER_USERS, pool)).total
+            for resource, value in accounts.pop((user, pool)).total.items():
                 spent[resource] = spent.get(resource, 0) + value
 
     def tenants(self) -> Iterable[TenantName]:
         """Return every tenant with an account."""
         return self._accounts
 
-    def of(
+    def user_totals(
         self, tenant: TenantName, now: Millis
     ) -> Iterator[tuple[tuple[UserName, PoolName], Mapping[Resource, int]]]:
         """Yield resource-milliseconds of a tenant's users, per pool, up to now."""
         for owner, account in self._accounts.get(tenant, {}).items():
-            account.settle(now)
-            yield owner, account.spent
+            account.accumulate(now)
+            yield owner, account.total
 
-    def spent(self, now: Millis) -> Iterator[tuple[AccountKey, Mapping[Resource, int]]]:
+    def all_totals(self, now: Millis) -> Iterator[tuple[AccountKey, Mapping[Resource, int]]]:
         """Yield resource-milliseconds of every owner up to now."""
         for tenant in self._accounts:
-            for owner, amounts in self.of(tenant, now):
+            for owner, amounts in self.user_totals(tenant, now):
                 yield (tenant, *owner), dict(amounts)
 
     def _account(self, now: Millis, owner: AccountKey) -> UsageAccount:
@@ -107,5 +107,5 @@ class UsageTotals:
         account = accounts.get((user, pool))
         if account is None:
             account = accounts[user, pool] = UsageAccount(now)
-        account.settle(now)
+        account.accumulate(now)
         return account

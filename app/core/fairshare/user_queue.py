@@ -50,10 +50,10 @@ def queue_key_of(priority: int, since: Millis, uid: Uid) -> QueueKey:
 class UserQueue:
     """The waiting workloads of one user, in the order of `QueueKey`."""
 
-    __slots__ = ("_all", "_heads", "_lines")
+    __slots__ = ("_all", "_heads", "_keys_by_class")
 
     def __init__(self) -> None:
-        self._lines: dict[EquivalenceClass, SortedList[QueueKey]] = {}
+        self._keys_by_class: dict[EquivalenceClass, SortedList[QueueKey]] = {}
         self._heads: list[
             tuple[QueueKey, EquivalenceClass]
         ] = []  # a SortedDict would need much more memory
@@ -64,34 +64,34 @@ class UserQueue:
 
     def add(self, queue_key: QueueKey, shape: EquivalenceClass) -> None:
         """Add a workload at its position."""
-        line = self._lines.get(shape)
+        line = self._keys_by_class.get(shape)
         if line is None:
-            line = self._lines[shape] = SortedList()
+            line = self._keys_by_class[shape] = SortedList()
             insort(self._heads, (queue_key, shape))
         elif queue_key < line[0]:
-            self._strike(line[0])
+            self._remove_head(line[0])
             insort(self._heads, (queue_key, shape))
         line.add(queue_key)
         self._all.add(queue_key)
 
     def remove(self, queue_key: QueueKey, shape: EquivalenceClass) -> None:
         """Remove a workload. It must be in the queue."""
-        line = self._lines[shape]
+        line = self._keys_by_class[shape]
         was_head = queue_key == line[0]
         line.remove(queue_key)
         if was_head:
-            self._strike(queue_key)
+            self._remove_head(queue_key)
             if line:
                 insort(self._heads, (line[0], shape))
             else:
-                del self._lines[shape]
+                del self._keys_by_class[shape]
         self._all.remove(queue_key)
 
-    def after(self, queue_key: QueueKey | None) -> Iterator[QueueKey]:
+    def keys_after(self, queue_key: QueueKey | None) -> Iterator[QueueKey]:
         """Iterate over the workloads behind a position (None: all). Keep the queue unchanged."""
         return iter(self._all.irange(queue_key, inclusive=(False, True)))
 
-    def oldest(self) -> Millis | None:
+    def oldest_waiting_since(self) -> Millis | None:
         """Return since when the oldest workload waits. None if the queue is empty."""
         found: list[Millis] = []
         place = 0
@@ -107,11 +107,11 @@ class UserQueue:
             return None
         return self._heads[0]
 
-    def heads(self) -> Iterable[tuple[QueueKey, EquivalenceClass]]:
+    def class_heads(self) -> Iterable[tuple[QueueKey, EquivalenceClass]]:
         """Return the first workload of every class, in order. Do not change the queue meanwhile."""
         return self._heads
 
-    def _strike(self, queue_key: QueueKey) -> None:
+    def _remove_head(self, queue_key: QueueKey) -> None:
         """Remove the head of a class from the heads. No two workloads have the same `QueueKey`."""
         del self._heads[bisect_left(self._heads, queue_key, key=itemgetter(0))]
 

@@ -37,15 +37,15 @@ class BudgetRegistry:
         self._budgets: dict[str, dict[str, DisruptionBudget]] = {}
         self._labels: dict[str, dict[Uid, Mapping[str, str] | None]] = {}
         self._covered: dict[_Key, set[Uid]] = {}
-        self._keeping: dict[_Key, bool] = {}
-        self._unread: dict[str, set[str]] = {}
+        self._blocking: dict[_Key, bool] = {}
+        self._uncompared: dict[str, set[str]] = {}
         """Budgets that must be compared with all pods of their namespace."""
         self._terms: Counter[str] = Counter()
         self._stale: set[str] = set()
-        self._rests: dict[str, Millis] = {}
+        self._paused_until: dict[str, Millis] = {}
         self._respected = True
 
-    def respect(self, respected: bool) -> None:
+    def set_respected(self, respected: bool) -> None:
         """Set whether budgets limit reclaims for a guarantee."""
         if respected != self._respected:
             self._respected = respected
@@ -60,30 +60,30 @@ class BudgetRegistry:
         if known is None or known.selector != budget.selector:
             self._terms[budget.namespace] += budget.terms - (known.terms if known else 0)
             self._covered.setdefault(key, set())
-            self._unread.setdefault(budget.namespace, set()).add(budget.name)
+            self._uncompared.setdefault(budget.namespace, set()).add(budget.name)
             self._stale.add(budget.namespace)
             self._resume(budget.namespace, compared)
-        self._weigh(budget)
+        self._update_blocking(budget)
 
-    def drop(self, namespace: str, name: str) -> None:
+    def drop_budget(self, namespace: str, name: str) -> None:
         """Record that a budget was deleted."""
         space = self._budgets.get(namespace, {})
         compared, known = self._are_compared(namespace), space.pop(name, None)
         if known is None:
             return
-        del self._covered[namespace, name], self._keeping[namespace, name]
+        del self._covered[namespace, name], self._blocking[namespace, name]
         self._terms[namespace] -= known.terms
-        self._unread.get(namespace, set()).discard(name)
+        self._uncompared.get(namespace, set()).discard(name)
         self._stale.add(namespace)
         self._resume(namespace, compared)
         if not space:
             del self._budgets[namespace], self._terms[namespace]
-            self._unread.pop(namespace, None)
+            self._uncompared.pop(namespace, None)
 
-    def seen(self, pod: Pod) -> None:
+    def observe_pod(self, pod: Pod) -> None:
         """Record the observed state of a managed pod. A terminating pod no longer counts."""
         if pod.terminating:
-            self.gone(pod)
+            self.forget_pod(pod)
             return
         space = self._labels.setdefault(pod.namespace, {})
         if pod.uid in space and space[pod.uid] == pod.labels:
@@ -94,9 +94,9 @@ class BudgetRegistry:
         for budget in self._budgets.get(pod.namespace, {}).values():
             covered = self._covered[budget.namespace, budget.name]
             (covered.add if budget.covers(pod.labels) else covered.discard)(pod.uid)
-            self._weigh(budget)
+            self._update_blocking(budget)
 
-    def gone(self, pod: Pod) -> None:
+    def forget_pod(self, pod: Pod) -> None:
         """Remove a managed pod that is terminating or gone."""
         space = self._labels.get(pod.namespace, {})
         if pod.uid not in space:
@@ -108,25 +108,28 @@ class BudgetRegistry:
             return
         for budget in self._budgets.get(pod.namespace, {}).values():
             self._covered[budget.namespace, budget.name].discard(pod.uid)
-            self._weigh(budget)
+            self._update_blocking(budget)
 
-    def take_stale(self, now: Millis) -> list[Uid]:
-        """Return, once, the pods for which `keeper` may have changed."""
-        self._rests = {space: at for space, at in self._rests.items() if at > now}
-        due = sorted(self._stale - self._rests.keys())
+    def drain_stale_pods(self, now: Millis) -> list[Uid]:
+        """Return, once, the pods for which `budget_reason` may have changed."""
+        self._paused_until = {space: at for space, at in self._paused_until.items() if at > now}
+        due = sorted(self._stale - self._paused_until.keys())
         for space in due:
             self._compare(space)
             pods = len(self._labels.get(space, {}))
             if pods > FEW_PODS:
-                self._rests[space] = Millis(now + REST_MS * pods)
+                self._paused_until[space] = Millis(now + REST_MS * pods)
         self._stale.difference_update(due)
         return [uid for space in due for uid in self._labels.get(space, {})]
 
     def due(self) -> Millis | None:
-        """Return when `take_stale` has more to return without a new event."""
-        return min((self._rests[space] for space in self._stale & self._rests.keys()), default=None)
+        """Return when `drain_stale_pods` has more to return without a new event."""
+        return min(
+            (self._paused_until[space] for space in self._stale & self._paused_until.keys()),
+            default=None,
+        )
 
-    def covering(self, pod: Pod) -> list[str]:
+    def budgets_covering(self, pod: Pod) -> list[str]:
         """Return the budgets that cover a pod, as namespace/name.
 
         If the namespace has too many budgets to compare, return the first ones of the namespace.
@@ -136,7 +139,7 @@ class BudgetRegistry:
         found = [b for b in some if not compared or b.covers(pod.labels)]
         return [f"{b.namespace}/{b.name}" for b in found]
 
-    def keeper(self, pod: Pod) -> str:
+    def budget_reason(self, pod: Pod) -> str:
         """Return as text why a starting pod could not be evicted; "" if it could be."""
         space = self._budgets.get(pod.namespace)
         if not space or not self._respected:
@@ -150,7 +153,7 @@ class BudgetRegistry:
         if len(found) > 1:
             names = " and ".join(sorted(f"{b.namespace}/{b.name}" for b in found)[:2])
             return f"disruption budgets {names} cover it, and the API evicts no pod of several"
-        if found and self._keeping[pod.namespace, found[0].name]:
+        if found and self._blocking[pod.namespace, found[0].name]:
             return (
                 f"disruption budget {pod.namespace}/{found[0].name} allows no eviction of this pod"
             )
@@ -164,21 +167,21 @@ class BudgetRegistry:
     def _resume(self, namespace: str, compared: bool) -> None:
         """Compare all budgets of a namespace that became comparable. `compared`: it was before."""
         if not compared and self._are_compared(namespace):
-            self._unread[namespace] = set(self._budgets[namespace])
+            self._uncompared[namespace] = set(self._budgets[namespace])
 
     def _compare(self, namespace: str) -> None:
         """Compare the pods of a namespace with its new and changed budgets."""
         if not self._are_compared(namespace):
             return
         pods = self._labels.get(namespace, {})
-        for name in sorted(self._unread.pop(namespace, ())):
+        for name in sorted(self._uncompared.pop(namespace, ())):
             budget = self._budgets[namespace][name]
             self._covered[namespace, name] = {u for u, each in pods.items() if budget.covers(each)}
-            self._weigh(budget)
+            self._update_blocking(budget)
 
-    def _weigh(self, budget: DisruptionBudget) -> None:
+    def _update_blocking(self, budget: DisruptionBudget) -> None:
         key = budget.namespace, budget.name
-        keeps = budget.keeps(len(self._covered[key]))
-        if self._keeping.get(key) is not keeps:
-            self._keeping[key] = keeps
+        keeps = budget.blocks_eviction(len(self._covered[key]))
+        if self._blocking.get(key) is not keeps:
+            self._blocking[key] = keeps
             self._stale.add(budget.namespace)

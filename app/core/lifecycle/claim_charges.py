@@ -29,7 +29,7 @@ from app.core.podspec.resource_claims import (
     DeviceClass,
     ResourceClaim,
 )
-from app.core.quantities import ManagedResources, add, largest
+from app.core.quantities import ManagedResources, add_amounts, max_amounts
 
 ClaimKey = tuple[str, str]
 """Namespace and name of a claim."""
@@ -69,7 +69,7 @@ class _Users:
     unbound: set[Uid] = field(default_factory=set)
 
     @property
-    def first(self) -> _First | None:
+    def charged_pod(self) -> _First | None:
         """Return the pod that is charged, or None if no pod uses the claim."""
         if not self.using:
             return None
@@ -86,40 +86,40 @@ class ClaimCharges:
         self._managed = managed
         self.classes = self._classes = Classes(managed, classes or {})
         self._claims: dict[ClaimKey, ResourceClaim] = {}
-        self._former: dict[ClaimKey, list[ResourceClaim]] = {}
+        self._deleted_claims: dict[ClaimKey, list[ResourceClaim]] = {}
         """Deleted claims by name, while ungated pods may still have their devices."""
         self._users: dict[ClaimKey, _Users] = {}
-        self._standings: dict[Uid, _Standing] = {}
+        self._claims_by_pod: dict[Uid, _Standing] = {}
         self._stale: dict[Uid, None] = {}
         self._touched: dict[ClaimKey, bool] = {}
         """Changed claims (True), and claims that a changed pod names (False)."""
         self._seen: dict[Uid, None] = {}
-        self._of_all: dict[ClaimKey, None] = {}
+        self._all_device_claims: dict[ClaimKey, None] = {}
         """Claims that request all devices of a node."""
         self._reused: dict[ClaimKey, None] = {}
         """Changed claims, and claims with other users."""
-        self._guarded = False
+        self._requires_secured = False
         self._secured: dict[ClaimKey, Uid] = {}
         """Claims with the finalizer for long enough: see `claim_protection`."""
 
-    def put_claim(self, claim: ResourceClaim) -> None:
+    def record_claim(self, claim: ResourceClaim) -> None:
         """Record the observed state of a claim."""
         key = claim.key
         known = self._claims.get(key)
         if known is not None and known.uid != claim.uid:
-            self._bury(known)
+            self._keep_deleted_claim(known)
         self._claims[key] = claim
         self._touched[key] = True
         self._reused[key] = None
         if any(a.count is None for r in claim.requests for a in r):
-            self._of_all[key] = None
+            self._all_device_claims[key] = None
         else:
-            self._of_all.pop(key, None)
-        lost = key in self._secured and not (self.is_secured(claim) and claim.protected)
+            self._all_device_claims.pop(key, None)
+        lost = key in self._secured and not (self.is_secured(claim) and claim.has_finalizer)
         if lost:
             del self._secured[key]
         if lost or known != claim:
-            self._doubt(key)
+            self._mark_users_stale(key)
 
     def drop_claim(self, key: ClaimKey) -> None:
         """Record that a claim was deleted. Ungated pods are still charged for it.
@@ -127,60 +127,62 @@ class ClaimCharges:
         They may run with its devices: users with edit permission can delete a claim in use.
         """
         known = self._claims.pop(key, None)
-        self._of_all.pop(key, None)
+        self._all_device_claims.pop(key, None)
         if known is not None:
             self._reused[key] = None
-            self._bury(known)
+            self._keep_deleted_claim(known)
             self._secured.pop(key, None)
             self._touched[key] = True
-            self._doubt(key)
+            self._mark_users_stale(key)
 
-    def guard(self, guarded: bool) -> None:
+    def set_secured_required(self, guarded: bool) -> None:
         """Set whether held pods wait until their claims are secured. No claim is secured yet."""
-        self._guarded = guarded
+        self._requires_secured = guarded
         self._secured.clear()
         for key in self._users:
-            self._doubt(key)
+            self._mark_users_stale(key)
 
-    def secure(self, key: ClaimKey) -> None:
+    def mark_secured(self, key: ClaimKey) -> None:
         """Record that a claim has had the finalizer for long enough."""
         claim = self._claims.get(key)
-        if claim is not None and claim.protected and not self.is_secured(claim):
+        if claim is not None and claim.has_finalizer and not self.is_secured(claim):
             self._secured[key] = claim.uid
-            self._doubt(key)
+            self._mark_users_stale(key)
 
-    def unsecure(self, key: ClaimKey) -> None:
+    def unmark_secured(self, key: ClaimKey) -> None:
         """Record that a claim may lose its finalizer."""
         if self._secured.pop(key, None) is not None:
-            self._doubt(key)
+            self._mark_users_stale(key)
 
     def is_secured(self, claim: ResourceClaim) -> bool:
         """Return whether a claim has had the finalizer for long enough."""
         return self._secured.get(claim.key) == claim.uid
 
-    def _bury(self, claim: ResourceClaim) -> None:
-        if not self.in_use(claim.key):
+    def _keep_deleted_claim(self, claim: ResourceClaim) -> None:
+        if not self.is_in_use(claim.key):
             return
-        former = self._former.setdefault(claim.key, [])
-        counts = self._classes.count(claim)
-        if not any(_covers(self._classes.count(each), counts) for each in former):
-            former[:] = [each for each in former if not _covers(counts, self._classes.count(each))]
+        former = self._deleted_claims.setdefault(claim.key, [])
+        counts = self._classes.count_amounts(claim)
+        if not any(_covers(self._classes.count_amounts(each), counts) for each in former):
+            former[:] = [
+                each for each in former if not _covers(counts, self._classes.count_amounts(each))
+            ]
             former.append(claim)
 
-    def claim(self, key: ClaimKey) -> ResourceClaim | None:
+    def find_claim(self, key: ClaimKey) -> ResourceClaim | None:
         """Return a claim as last observed, or None."""
         return self._claims.get(key)
 
-    def count(self, claim: ResourceClaim) -> Amounts:
+    def count_amounts(self, claim: ResourceClaim) -> Amounts:
         """Return the managed amounts of a claim."""
-        return self._classes.count(claim)
+        return self._classes.count_amounts(claim)
 
-    def in_use(self, key: ClaimKey) -> bool:
+    def is_in_use(self, key: ClaimKey) -> bool:
         """Return whether a pod that is ungated or being released names a claim."""
         users = self._users.get(key)
         return users is not None and bool(users.using)
 
-    def users(self, key: ClaimKey) -> tuple[Uid, ...]:
+    def ungated_users(self, key: ClaimKey) -> tuple[Uid, ...]:
         """Return the ungated and releasing pods that name a claim, in order of release."""
         users = self._users.get(key)
         return tuple(uid for _, uid in users.using) if users is not None else ()
@@ -190,28 +192,32 @@ class ClaimCharges:
         users = self._users.get(key)
         return users is not None and bool(users.waiting)
 
-    def grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
+    def current_grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
         """Return the current claims of a pod. A release at this moment is for these."""
         found = {}
         for ref in pod.claims:
             claim = self._claims.get((pod.namespace, ref.name))
             if claim is not None:
-                found[ref.name] = GrantedClaim(ref.name, claim.uid, self._classes.count(claim))
+                found[ref.name] = GrantedClaim(
+                    ref.name, claim.uid, self._classes.count_amounts(claim)
+                )
         return tuple(found.values())
 
-    def needs(self, pod: Pod) -> list[DeviceNeed]:
+    def device_needs(self, pod: Pod) -> list[DeviceNeed]:
         """Return what a pod needs of the devices of its node, besides amounts."""
         found = []
         for ref in pod.claims:
             claim = self._claims.get((pod.namespace, ref.name))
             if claim is None:
                 continue
-            if claim.allocated is None:
+            if claim.allocated_devices is None:
                 found += [DeviceNeed(asks=alternatives) for alternatives in claim.requests]
             else:
-                own = tuple(each.device for each in claim.allocated if not each.is_admin)
+                own = tuple(each.device for each in claim.allocated_devices if not each.is_admin)
                 found.append(DeviceNeed(fixed=own))
-        for resource, count in (pod.demand if pod.plain is None else pod.plain).items():
+        for resource, count in (
+            pod.demand if pod.container_requests is None else pod.container_requests
+        ).items():
             if resource.startswith(IMPLICIT):
                 ask = DeviceAsk(resource.removeprefix(IMPLICIT), count, resource)
                 found.append(DeviceNeed(asks=(ask,)))
@@ -219,11 +225,11 @@ class ClaimCharges:
                 found.append(DeviceNeed(extended=resource))
         return found
 
-    def touch_all(self) -> None:
+    def mark_all_changed(self) -> None:
         """Mark every claim as changed."""
         self._touched = dict.fromkeys((*self._claims, *self._users), True)
 
-    def take_touched(self) -> tuple[list[ClaimKey], dict[Uid, None]]:
+    def drain_changed(self) -> tuple[list[ClaimKey], dict[Uid, None]]:
         """Return, once, the claims to check and the ungated pods to judge.
 
         A pod is judged if it was observed or one of its claims changed, but not if another pod
@@ -233,39 +239,39 @@ class ClaimCharges:
         pods, self._seen = self._seen, {}
         for key, changed in touched.items():
             if changed:
-                pods |= dict.fromkeys(self.users(key))
+                pods |= dict.fromkeys(self.ungated_users(key))
         return list(touched), pods
 
-    def take_reused(self) -> list[ClaimKey]:
+    def drain_reused(self) -> list[ClaimKey]:
         """Return, once, the claims that changed, came, went, or have other users."""
         reused, self._reused = list(self._reused), {}
         return reused
 
-    def put_class(self, known: DeviceClass) -> None:
+    def record_class(self, known: DeviceClass) -> None:
         """Record the observed state of a DeviceClass."""
         if self._classes.store_class(known):
-            self._stale.update(dict.fromkeys(self._standings))
+            self._stale.update(dict.fromkeys(self._claims_by_pod))
 
     def drop_class(self, name: str) -> None:
         """Record that a DeviceClass was deleted."""
         if self._classes.drop_class(name):
-            self._stale.update(dict.fromkeys(self._standings))
+            self._stale.update(dict.fromkeys(self._claims_by_pod))
 
-    def count_all_again(self) -> None:
+    def recount_all_device_claims(self) -> None:
         """Account again the users of claims for all devices of a node: nodes have other devices."""
-        for key in self._of_all:
-            self._doubt(key)
+        for key in self._all_device_claims:
+            self._mark_users_stale(key)
 
-    def compute_charges(self, pod: Pod, use: ClaimUse | None) -> Pod:
+    def charge_pod(self, pod: Pod, use: ClaimUse | None) -> Pod:
         """Return a pod with its charged requests. `use` is None while it is held.
 
-        The charge of pods that share a claim with it may change: see `take_stale`.
+        The charge of pods that share a claim with it may change: see `drain_stale_pods`.
         """
-        if pod.plain is None:
+        if pod.container_requests is None:
             return pod
         keys = dict.fromkeys((pod.namespace, ref.name) for ref in pod.claims if ref.name)
         if use is not None:
-            keys |= dict.fromkeys((pod.namespace, grant.name) for grant in pod.granted or ())
+            keys |= dict.fromkeys((pod.namespace, grant.name) for grant in pod.granted_claims or ())
             for key in keys:
                 self._touched.setdefault(key, False)
             if keys:
@@ -273,11 +279,11 @@ class ClaimCharges:
         group = (pod.namespace, pod.user, pod.gang) if pod.gang else (pod.uid,)
         unbound = use is not None and pod.node is None
         standing = _Standing(tuple(keys), group, use, unbound)
-        known = self._standings.get(pod.uid)
+        known = self._claims_by_pod.get(pod.uid)
         if known != standing:
-            self._standings[pod.uid] = standing
+            self._claims_by_pod[pod.uid] = standing
             self._move(pod.uid, known, standing)
-        return self._charge(pod, pod.plain, standing)
+        return self._charge(pod, pod.container_requests, standing)
 
     def charge_proposed(self, pod: Pod, new: Mapping[str, ResourceClaim], charged: set[str]) -> Pod:
         """Return a pod that does not exist with the charge that it would have, and no claims.
@@ -286,10 +292,10 @@ class ClaimCharges:
         `charged`: names of claims that the trial counts already; those of this pod are added.
         Raises InvalidInput if a claim or device class is missing.
         """
-        plain = pod.plain
+        plain = pod.container_requests
         assert plain is not None, "the caller charges only pods that need devices"
-        demand = self._classes.rename(plain)
-        asks = self._managed.asked(demand)
+        demand = self._classes.replace_classes(plain)
+        asks = self._managed.has_managed(demand)
         tied: PoolName | None = None
         names = {r.removeprefix(IMPLICIT) for r in plain if r.startswith(IMPLICIT)}
         for ref in pod.claims:
@@ -299,27 +305,34 @@ class ClaimCharges:
                 what = f"ResourceClaim {ref.name}" if ref.name else f"template of claim {ref.entry}"
                 raise InvalidInput(f"There is no {what}; create it, or add it to the manifest.")
             names |= claim.class_names
-            amounts = self._classes.count_most(claim)
+            amounts = self._classes.count_max_amounts(claim)
             asks = asks or bool(amounts)
             users = self._users.get(key)
-            first = users.first if users is not None else None
+            first = users.charged_pod if users is not None else None
             if users is not None and first is not None and amounts:
                 tied = tied or first.pool
                 if not users.unbound and ref.name not in charged:
-                    demand = add(demand, self._growth(key))
+                    demand = add_amounts(demand, self._growth(key))
             elif ref.name not in charged:
-                demand = add(demand, amounts)
+                demand = add_amounts(demand, amounts)
             if ref.name:
                 charged.add(ref.name)
-        if absent := self._classes.missing(names):
+        if absent := self._classes.first_missing(names):
             raise InvalidInput(f"There is no DeviceClass {absent}; name an existing one.")
-        return replace(pod, demand=demand, claims=(), plain=None, tied=tied, asks=asks)
+        return replace(
+            pod,
+            demand=demand,
+            claims=(),
+            container_requests=None,
+            claim_pool=tied,
+            needs_managed=asks,
+        )
 
-    def leave(self, uid: Uid) -> None:
+    def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod. A pod without claims is ignored."""
-        self._move(uid, self._standings.pop(uid, None), None)
+        self._move(uid, self._claims_by_pod.pop(uid, None), None)
 
-    def take_stale(self) -> list[Uid]:
+    def drain_stale_pods(self) -> list[Uid]:
         """Return, once, the pods with an outdated charge."""
         stale, self._stale = list(self._stale), {}
         return stale
@@ -327,21 +340,21 @@ class ClaimCharges:
     def _move(self, uid: Uid, old: _Standing | None, new: _Standing | None) -> None:
         if old is not None:
             for key in old.keys:
-                self._part(uid, old, key)
+                self._remove_user(uid, old, key)
         if new is not None:
             for key in new.keys:
                 self._reused[key] = None
-                self._join(uid, new, key)
+                self._add_user(uid, new, key)
         for key in old.keys if old else ():
             users = self._users[key]
             self._touched.setdefault(key, False)
             self._reused[key] = None
-            if not users.using and self._former.pop(key, []):
-                self._doubt(key)
+            if not users.using and self._deleted_claims.pop(key, []):
+                self._mark_users_stale(key)
             if not users.using and not users.waiting:
                 del self._users[key]
 
-    def _join(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
+    def _add_user(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
         users = self._users.setdefault(key, _Users())
         if standing.use is None:
             peers = users.waiting.setdefault(standing.group, SortedSet())
@@ -350,15 +363,15 @@ class ClaimCharges:
             peers.add(uid)
             self._touched.setdefault(key, False)
             return
-        before = users.first
+        before = users.charged_pod
         users.using[standing.use.served, uid] = standing.use.pool
         if standing.unbound:
             users.unbound.add(uid)
             if len(users.unbound) == 1 and self._growth(key):
-                self._doubt(key)
-        self._pass_on(users, before)
+                self._mark_users_stale(key)
+        self._mark_charge_moved(users, before)
 
-    def _part(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
+    def _remove_user(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
         users = self._users[key]
         if standing.use is None:
             peers = users.waiting[standing.group]
@@ -368,17 +381,17 @@ class ClaimCharges:
             else:
                 del users.waiting[standing.group]
         else:
-            before = users.first
+            before = users.charged_pod
             del users.using[standing.use.served, uid]
             if standing.unbound:
                 users.unbound.discard(uid)
                 if not users.unbound and self._growth(key):
-                    self._doubt(key)
-            self._pass_on(users, before)
+                    self._mark_users_stale(key)
+            self._mark_charge_moved(users, before)
 
-    def _pass_on(self, users: _Users, before: _First | None) -> None:
+    def _mark_charge_moved(self, users: _Users, before: _First | None) -> None:
         """If another pod is charged now, mark both pods and all waiting pods as stale."""
-        after = users.first
+        after = users.charged_pod
         if before == after:
             return
         for each in (before, after):
@@ -387,7 +400,7 @@ class ClaimCharges:
         for peers in users.waiting.values():
             self._stale.update(dict.fromkeys(peers))
 
-    def _doubt(self, key: ClaimKey) -> None:
+    def _mark_users_stale(self, key: ClaimKey) -> None:
         users = self._users.get(key)
         if users is None:
             return
@@ -396,33 +409,37 @@ class ClaimCharges:
             self._stale.update(dict.fromkeys(peers))
 
     def _charge(self, pod: Pod, plain: Mapping[Resource, int], standing: _Standing) -> Pod:
-        demand = self._classes.rename(plain)
-        asks = self._managed.asked(demand)
+        demand = self._classes.replace_classes(plain)
+        asks = self._managed.has_managed(demand)
         tied: PoolName | None = None
         for key in standing.keys:
             amounts = self._amounts(pod, key, standing)
             if amounts:
                 asks = True
-                first = self._users[key].first
-                if self._pays(pod.uid, standing, key):
-                    demand = add(demand, amounts)
+                first = self._users[key].charged_pod
+                if self._is_charged(pod.uid, standing, key):
+                    demand = add_amounts(demand, amounts)
                 elif standing.use is None and first is not None:
                     tied = tied or first.pool
                     if self._is_first_to_join(pod.uid, key, standing):
-                        demand = add(demand, self._growth(key))
-        awaits = tuple(ref.entry for ref in pod.claims if self._awaits(pod, ref, standing))
-        securing = standing.use is None and self._guarded and not self._are_secured(standing)
+                        demand = add_amounts(demand, self._growth(key))
+        awaits = tuple(
+            ref.entry for ref in pod.claims if self._is_claim_missing(pod, ref, standing)
+        )
+        securing = (
+            standing.use is None and self._requires_secured and not self._are_secured(standing)
+        )
         no_class = self._missing_class(plain, standing) if standing.use is None else ""
         # A claim or class with unknown content may be a managed resource.
         asks = asks or (standing.use is None and bool(awaits or no_class))
         return replace(
             pod,
             demand=demand,
-            awaits=awaits,
-            no_class=no_class,
-            securing=securing,
-            tied=tied,
-            asks=asks,
+            missing_claims=awaits,
+            missing_class=no_class,
+            finalizer_is_new=securing,
+            claim_pool=tied,
+            needs_managed=asks,
         )
 
     def _missing_class(self, plain: Mapping[Resource, int], standing: _Standing) -> str:
@@ -431,7 +448,7 @@ class ClaimCharges:
         for key in standing.keys:
             claim = self._claims.get(key)
             names |= claim.class_names if claim is not None else set()
-        return self._classes.missing(names)
+        return self._classes.first_missing(names)
 
     def _are_secured(self, standing: _Standing) -> bool:
         claims = (self._claims.get(key) for key in standing.keys)
@@ -440,28 +457,28 @@ class ClaimCharges:
     def _amounts(self, pod: Pod, key: ClaimKey, standing: _Standing) -> dict[Resource, int]:
         """Return the amounts of a claim. If it was replaced in use, return the largest amounts."""
         claim = self._claims.get(key)
-        found = self._classes.count(claim) if claim is not None else {}
+        found = self._classes.count_amounts(claim) if claim is not None else {}
         users = self._users[key]
         if users.unbound or not users.using:
-            found = add(found, self._growth(key))
-        for former in self._former.get(key, ()):
-            found = largest(found, self._classes.count(former))
+            found = add_amounts(found, self._growth(key))
+        for former in self._deleted_claims.get(key, ()):
+            found = max_amounts(found, self._classes.count_amounts(former))
         if standing.use is not None:
-            for grant in pod.granted or ():
+            for grant in pod.granted_claims or ():
                 same = claim is not None and claim.uid == grant.uid
                 # A class may be deleted while its devices are in use.
-                is_known = claim is not None and not self._classes.missing(claim.class_names)
+                is_known = claim is not None and not self._classes.first_missing(claim.class_names)
                 if grant.name == key[1] and not (same and is_known):
-                    found = largest(found, grant.amounts)
+                    found = max_amounts(found, grant.amounts)
         return found
 
     def _growth(self, key: ClaimKey) -> Amounts:
         """Return how much more an allocated claim may get if it is allocated again."""
         claim = self._claims.get(key)
-        if claim is None or claim.allocated is None:
+        if claim is None or claim.allocated_devices is None:
             return {}
-        counts = self._classes.count(claim)
-        most = self._classes.count_most(claim)
+        counts = self._classes.count_amounts(claim)
+        most = self._classes.count_max_amounts(claim)
         return {r: v - counts.get(r, 0) for r, v in most.items() if v > counts.get(r, 0)}
 
     def _is_first_to_join(self, uid: Uid, key: ClaimKey, standing: _Standing) -> bool:
@@ -469,7 +486,7 @@ class ClaimCharges:
         users = self._users[key]
         return not users.unbound and users.waiting[standing.group][0] == uid
 
-    def _awaits(self, pod: Pod, ref: ClaimRef, standing: _Standing) -> bool:
+    def _is_claim_missing(self, pod: Pod, ref: ClaimRef, standing: _Standing) -> bool:
         """Return whether an unbound pod cannot be scheduled because this claim is missing."""
         if pod.node is not None:
             return False
@@ -477,13 +494,13 @@ class ClaimCharges:
         claim = self._claims.get(key)
         if claim is None or claim.terminating:
             return True
-        if standing.use is None and key in self._former:
+        if standing.use is None and key in self._deleted_claims:
             return True
-        return ref.generated and not claim.made_for(pod)
+        return ref.generated and not claim.is_made_for(pod)
 
-    def _pays(self, uid: Uid, standing: _Standing, key: ClaimKey) -> bool:
+    def _is_charged(self, uid: Uid, standing: _Standing, key: ClaimKey) -> bool:
         users = self._users[key]
-        first = users.first
+        first = users.charged_pod
         if first is not None:
             return first.uid == uid
         first_waiting: Uid = users.waiting[standing.group][0]

@@ -58,7 +58,7 @@ class ClaimExchanges:
         self._first: dict[Uid, dict[str, GrantedClaim]] = {}
         """Claims by name that a pod without the annotation had when it was first judged."""
         self._reported: dict[Uid, set[Uid]] = {}
-        self._expelling = RetrySchedule()
+        self._evicting = RetrySchedule()
 
     def start_term(self, reported: Mapping[Uid, Iterable[Uid]]) -> None:
         """Start a leader term: every claim and every pod with claims is judged again.
@@ -67,76 +67,80 @@ class ClaimExchanges:
         """
         self._leads = True
         self._reported = {uid: set(claims) for uid, claims in reported.items()}
-        self._expelling.clear()
+        self._evicting.clear()
         self._protection.start_term()
-        self._claimants.guard(self._mode is Mode.ENFORCE)
-        self._claimants.touch_all()
+        self._claimants.set_secured_required(self._mode is Mode.ENFORCE)
+        self._claimants.mark_all_changed()
 
-    def rule(self, mode: Mode) -> None:
+    def set_mode(self, mode: Mode) -> None:
         """Apply this mode from now on."""
         if mode is not self._mode:
             self._mode = mode
-            self._claimants.guard(self._leads and mode is Mode.ENFORCE)
-            self._claimants.touch_all()
+            self._claimants.set_secured_required(self._leads and mode is Mode.ENFORCE)
+            self._claimants.mark_all_changed()
 
-    def end(self) -> None:
+    def end_term(self) -> None:
         """End a leader term. Held pods of a follower do not wait for finalizers."""
         self._leads = False
-        self._claimants.guard(False)
+        self._claimants.set_secured_required(False)
 
-    def secure(self, now: Millis) -> None:
+    def mark_secured_claims(self, now: Millis) -> None:
         """Record the claims that have had the finalizer for long enough."""
-        self._protection.secure(now)
+        self._protection.mark_secured_claims(now)
 
-    def order(self, effects: Iterable[Effect]) -> None:
+    def record_releases(self, effects: Iterable[Effect]) -> None:
         """Record the claims of requested releases."""
         for effect in effects:
             if isinstance(effect, Release) and effect.claims:
                 uid = effect.intent.ref.uid
                 self._ordered[uid] = {grant.name: grant for grant in effect.claims}
 
-    def withdraw(self, uid: Uid) -> None:
+    def cancel_release(self, uid: Uid) -> None:
         """Record that a requested release certainly did not happen."""
         self._ordered.pop(uid, None)
 
-    def rest(self) -> None:
+    def drop_pending_changes(self) -> None:
         """Drop pending changes while this engine does not lead. `start_term` judges all again."""
-        self._claimants.take_touched()
+        self._claimants.drain_changed()
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
         self._ordered.pop(uid, None)
         self._first.pop(uid, None)
         self._reported.pop(uid, None)
-        self._expelling.drop(uid)
+        self._evicting.drop(uid)
 
     def due(self) -> Millis | None:
         """Return the next time at which `judge_claims` has work without a new event."""
-        due = [self._protection.due(), self._expelling.due()]
+        due = [self._protection.due(), self._evicting.due()]
         return min((at for at in due if at is not None), default=None)
 
     def judge_claims(self, now: Millis) -> list[Effect]:
         """Judge changed claims and pods, and return effects. Call it after every `settle`."""
-        keys, pods = self._claimants.take_touched()
+        keys, pods = self._claimants.drain_changed()
         for key in keys:
-            self._protection.check(key, self._mode, now)
+            self._protection.check_claim(key, self._mode, now)
         effects: list[Effect] = []
         for uid in pods if self._mode is Mode.ENFORCE else ():
             tracked = self._registry.pods.get(uid)
-            if tracked is not None and tracked.life is PodState.USING:
+            if tracked is not None and tracked.state is PodState.USING:
                 effects += self._judge(tracked, now)
-        for uid in self._expelling.take_due(now):
+        for uid in self._evicting.take_due(now):
             tracked = self._registry.pods[uid]
             if tracked.pod.node is not None and not self._evicts:
-                self._expelling.drop(uid)
+                self._evicting.drop(uid)
             elif not tracked.pod.terminating:
-                why = EXCHANGED.format(claim=", ".join(self._foreign(tracked)) or "of this pod")
+                why = EXCHANGED.format(
+                    claim=", ".join(self._ungranted_claims(tracked)) or "of this pod"
+                )
                 effects.append(EvictPod(tracked.ref, why, "bypass"))
         return effects + self._protection.due_requests(now)
 
     def _judge(self, tracked: PodRecord, now: Millis) -> list[Effect]:
         pod = tracked.pod
-        if self._bypasses.right_of(pod.uid) is None or (pod.terminating and pod.node is None):
+        if self._bypasses.recorded_provenance(pod.uid) is None or (
+            pod.terminating and pod.node is None
+        ):
             return []  # the pod is reported as a bypass, or will never get a node
         granted, effects = self._granted(tracked), list[Effect]()
         for claim in self._claims(tracked):
@@ -145,26 +149,26 @@ class ClaimExchanges:
             if own and not (claim.terminating and pod.node is None):
                 continue
             if not own and not pod.mirror:
-                self._expelling.add(pod.uid, now)
+                self._evicting.add(pod.uid, now)
             reported = self._reported.setdefault(pod.uid, set())
             if claim.uid in reported:
                 continue
             reported.add(claim.uid)
             if own:
-                effects += self._deleted(tracked, claim)
+                effects += self._report_deleted_claim(tracked, claim)
             else:
-                effects += self._exchanged(tracked, claim, grant.amounts if grant else {})
+                effects += self._report_exchange(tracked, claim, grant.amounts if grant else {})
         return effects
 
     def _granted(self, tracked: PodRecord) -> dict[str, GrantedClaim]:
         """Return the claims of a pod's release by name; if unknown, the first observed ones."""
         pod = tracked.pod
-        if pod.granted is not None:
-            return {grant.name: grant for grant in pod.granted}
+        if pod.granted_claims is not None:
+            return {grant.name: grant for grant in pod.granted_claims}
         if pod.uid in self._ordered:
             return self._ordered[pod.uid]
         known = self._first.setdefault(pod.uid, {})
-        for grant in self._claimants.grants(pod):
+        for grant in self._claimants.current_grants(pod):
             known.setdefault(grant.name, grant)
         return known
 
@@ -172,25 +176,27 @@ class ClaimExchanges:
         """Return the existing claims that a pod names now."""
         pod = tracked.pod
         names = dict.fromkeys(ref.name for ref in pod.claims)
-        claims = (self._claimants.claim((pod.namespace, name)) for name in names)
+        claims = (self._claimants.find_claim((pod.namespace, name)) for name in names)
         return [claim for claim in claims if claim is not None]
 
-    def _foreign(self, tracked: PodRecord) -> list[str]:
+    def _ungranted_claims(self, tracked: PodRecord) -> list[str]:
         granted = {grant.uid for grant in self._granted(tracked).values()}
         return [claim.name for claim in self._claims(tracked) if claim.uid not in granted]
 
-    def _exchanged(self, tracked: PodRecord, claim: ResourceClaim, before: Amounts) -> list[Effect]:
+    def _report_exchange(
+        self, tracked: PodRecord, claim: ResourceClaim, before: Amounts
+    ) -> list[Effect]:
         pod, leaf = tracked.pod, tracked.leaf
         assert leaf is not None, "asked before every pod had its place"
-        counts = self._claimants.count(claim)
+        counts = self._claimants.count_amounts(claim)
         gained = {r: v - before.get(r, 0) for r, v in counts.items() if v > before.get(r, 0)}
         found = Bypassed(
             tracked.ref,
             leaf.tenant,
             pod.user,
             pod.node,
-            pod.release,
-            pod.since,
+            pod.release_annotation,
+            pod.created_at,
             claim.name,
             claim.uid,
             gained,
@@ -200,7 +206,7 @@ class ClaimExchanges:
             EmitEvent(tracked.ref, EventReason.REFUSED, EXCHANGED.format(claim=claim.name)),
         ]
 
-    def _deleted(self, tracked: PodRecord, claim: ResourceClaim) -> list[Effect]:
+    def _report_deleted_claim(self, tracked: PodRecord, claim: ResourceClaim) -> list[Effect]:
         assert tracked.leaf is not None, "asked before every pod had its place"
         user, tenant = tracked.pod.user, tracked.leaf.tenant
         found = ClaimDeleted(tracked.ref, tenant, user, claim.name, claim.uid)

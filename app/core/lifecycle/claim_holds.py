@@ -27,24 +27,24 @@ class ClaimHolds:
 
     def update(self) -> None:
         """Apply all changes since the last call to the pools."""
-        nodes = self._devices.take_changed()
+        nodes = self._devices.drain_changed_nodes()
         for node in nodes:
             self._pools.put_node(node)
-        has_others = self._devices.take_others()
+        has_others = self._devices.drain_device_change()
         if has_others:
-            self._claims.count_all_again()
-        keys = dict.fromkeys(self._claims.take_reused())
+            self._claims.recount_all_device_claims()
+        keys = dict.fromkeys(self._claims.drain_reused())
         if has_others:
             keys.update(dict.fromkeys(self._held))
         for key in keys:
             self._update(key)
-        self._fit.update(self._devices.take_judged())
+        self._fit.update_nodes(self._devices.drain_nodes_to_recheck())
 
     def _update(self, key: ClaimKey) -> None:
-        claim, before = self._claims.claim(key), self._held.pop(key, None)
+        claim, before = self._claims.find_claim(key), self._held.pop(key, None)
         found = None
-        if claim is not None and not self._is_charged(key) and not claim.of_extended:
-            found = self._devices.held_by(key)
+        if claim is not None and not self._is_charged(key) and not claim.is_of_extended_resources:
+            found = self._devices.devices_of_claim(key)
         uid = None if claim is None or found is None else Uid(f"claim/{claim.uid}")
         if before is not None and before != uid:
             self._pools.drop_unmanaged(before)
@@ -58,4 +58,4 @@ class ClaimHolds:
 
         kube-scheduler's claim for extended resources counts with the requests of its pod.
         """
-        return self._claims.in_use(key) or self._claims.is_awaited(key)
+        return self._claims.is_in_use(key) or self._claims.is_awaited(key)

@@ -38,45 +38,45 @@ class ClaimProtection:
         self._unprotecting.clear()
         self._securing.clear()
 
-    def check(self, key: ClaimKey, mode: Mode, now: Millis) -> None:
+    def check_claim(self, key: ClaimKey, mode: Mode, now: Millis) -> None:
         """Process a change of a claim, its pods or the mode."""
-        claim, asked = self._claimants.claim(key), _asked(key)
-        needed = mode is Mode.ENFORCE and self._claimants.in_use(key)
+        claim, asked = self._claimants.find_claim(key), _asked(key)
+        needed = mode is Mode.ENFORCE and self._claimants.is_in_use(key)
         awaited = mode is Mode.ENFORCE and self._claimants.is_awaited(key)
         # The API server adds no finalizer to an object that is being deleted.
-        lacks = claim is not None and not (claim.protected or claim.terminating)
+        lacks = claim is not None and not (claim.has_finalizer or claim.terminating)
         if lacks and (needed or awaited):
             self._protecting.add(asked, now)
         else:
             self._protecting.drop(asked)
-        self._time(key, claim if awaited else None, now)
+        self._update_secure_timer(key, claim if awaited else None, now)
         # A held pod may be released for the claim at any moment, unless the claim is being deleted.
         # In that case a user may just have released the pod by hand, which a watch shows later.
         kept = needed or (awaited and claim is not None and not claim.terminating)
-        if claim is not None and claim.protected and not kept:
+        if claim is not None and claim.has_finalizer and not kept:
             self._unprotecting.add(asked, Millis(now + SETTLE_MS * awaited))
         else:
             self._unprotecting.drop(asked)
 
-    def _time(self, key: ClaimKey, claim: ResourceClaim | None, now: Millis) -> None:
+    def _update_secure_timer(self, key: ClaimKey, claim: ResourceClaim | None, now: Millis) -> None:
         """Start the time until a claim is secured, or end it. None: no held pod names the claim."""
         due = self._securing.get(key)
-        if claim is None or not claim.protected or self._claimants.is_secured(claim):
+        if claim is None or not claim.has_finalizer or self._claimants.is_secured(claim):
             self._securing.pop(key, None)
         elif due is None or due[0] != claim.uid:
             self._securing.pop(key, None)  # the entries are in order of time
             self._securing[key] = (claim.uid, Millis(now + SECURE_MS))
 
-    def secure(self, now: Millis) -> None:
+    def mark_secured_claims(self, now: Millis) -> None:
         """Record the claims that have had the finalizer for `SECURE_MS`."""
         while self._securing:
             key, (uid, at) = next(iter(self._securing.items()))
             if at > now:
                 return
             del self._securing[key]
-            claim = self._claimants.claim(key)
+            claim = self._claimants.find_claim(key)
             if claim is not None and claim.uid == uid:
-                self._claimants.secure(key)
+                self._claimants.mark_secured(key)
 
     def due(self) -> Millis | None:
         """Return the next time at which there is work without a new event."""
@@ -88,12 +88,12 @@ class ClaimProtection:
         """Return the finalizers to add and to remove now."""
         effects: list[Effect] = []
         for asked in self._protecting.take_due(now):
-            if (claim := self._claimants.claim(_key(asked))) is not None:
+            if (claim := self._claimants.find_claim(_key(asked))) is not None:
                 effects.append(ProtectClaim(address(claim)))
         for asked in self._unprotecting.take_due(now):
-            if (claim := self._claimants.claim(_key(asked))) is not None:
-                self._claimants.unsecure(claim.key)
-                effects.append(UnprotectClaim(address(claim), claim.version))
+            if (claim := self._claimants.find_claim(_key(asked))) is not None:
+                self._claimants.unmark_secured(claim.key)
+                effects.append(UnprotectClaim(address(claim), claim.resource_version))
         return effects
 
 

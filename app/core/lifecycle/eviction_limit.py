@@ -21,18 +21,18 @@ class EvictionLimit:
 
     def __init__(self, binding: BindingProgress) -> None:
         self._binding = binding
-        self._gone: dict[PoolName, EventRate] = {}
+        self._evicted: dict[PoolName, EventRate] = {}
 
-    def allows(self, pool: PoolName, count: int, now: Millis) -> bool:
+    def reserve_evictions(self, pool: PoolName, count: int, now: Millis) -> bool:
         """Return whether this many more pods may be evicted together, and count them if so.
 
         A larger number may be evicted together if the pool had no eviction within ten minutes.
         """
-        if self._binding.is_quiet(pool):
+        if self._binding.is_timeout_paused(pool):
             return False
-        rate = self._gone.setdefault(pool, EventRate(LONG_MS))
+        rate = self._evicted.setdefault(pool, EventRate(LONG_MS))
         gone = rate.count(now)
-        most = max(LEAST, self._binding.bound_long(pool) // SHARE)
+        most = max(LEAST, self._binding.count_bound_long_term(pool) // SHARE)
         if gone and gone + count > most:
             return False
         rate.add(now, count)

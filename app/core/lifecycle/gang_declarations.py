@@ -29,12 +29,12 @@ class GangReference(NamedTuple):
     """The object that a pod names as its gang, and the replicated job that made the pod, or ""."""
 
     source: GangSource
-    part: str
+    replicated_job: str
 
 
 def reference_of(pod: Pod) -> GangReference:
     """Return the reference in a pod with a gang."""
-    return GangReference(GangSource(pod.namespace, pod.gang), pod.gang_part)
+    return GangReference(GangSource(pod.namespace, pod.gang), pod.replicated_job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class GangNumbers:
     """The numbers of one gang. `GangDeclaration` and `Gang` have fields of the same names."""
 
     size: int
-    least: int = 0
-    total: int | None = None
-    succeeded: int = 0
-    since: Millis | None = None
-    tree: GroupTree | None = None
-    preemption: str = ""
+    min_count: int = 0
+    required_successes: int | None = None
+    succeeded_count: int = 0
+    waiting_since: Millis | None = None
+    group_tree: GroupTree | None = None
+    preemption_policy: str = ""
 
 
 class DeclarationChange(NamedTuple):
@@ -67,63 +67,65 @@ class GangDeclarations:
     """The declarations of all objects that exist now."""
 
     def __init__(self) -> None:
-        self._stated: dict[GangSource, GangDeclaration] = {}
-        self._apart: set[GangSource] = set()
+        self._declarations: dict[GangSource, GangDeclaration] = {}
+        self._released_singly: set[GangSource] = set()
         """Groups whose pods are released one by one. There may be one for each Job."""
         self._children: dict[GangSource, dict[GangSource, None]] = {}
-        self._outside: dict[GangSource, dict[Uid, None]] = {}
+        self._unmanaged_pods: dict[GangSource, dict[Uid, None]] = {}
         """Pods of PodGroups that Fairgate does not hold. kube-scheduler counts them as well."""
-        self._outside_of: dict[Uid, GangSource] = {}
+        self._unmanaged_pod_source: dict[Uid, GangSource] = {}
 
-    def put(self, group: GangDeclaration) -> DeclarationChange:
+    def record_declaration(self, group: GangDeclaration) -> DeclarationChange:
         """Record the declaration of an object."""
         source = GangSource(group.namespace, group.name)
         before, owner, was_apart = (
-            self._stated.get(source),
+            self._declarations.get(source),
             self.owner_of(source),
-            source in self._apart,
+            source in self._released_singly,
         )
         self._remove(source)
-        if group.apart:
-            self._apart.add(source)
+        if group.is_released_singly:
+            self._released_singly.add(source)
         else:
-            self._stated[source] = group
+            self._declarations[source] = group
             if group.parent:
                 self._children.setdefault(_parent(group), {})[source] = None
-        changed = before != group if not group.apart else not was_apart
+        changed = before != group if not group.is_released_singly else not was_apart
         now = self.owner_of(source)
-        regroups = owner != now or was_apart != group.apart or _names(before) != _names(group)
+        regroups = (
+            owner != now or was_apart != group.is_released_singly or _names(before) != _names(group)
+        )
         return DeclarationChange(owner, now, changed, regroups)
 
-    def drop(self, source: GangSource) -> None:
+    def drop_declaration(self, source: GangSource) -> None:
         """Record that an object was deleted."""
         self._remove(source)
 
-    def put_outside(self, uid: Uid, source: GangSource) -> bool:
+    def add_unmanaged_pod(self, uid: Uid, source: GangSource) -> bool:
         """Record a pod of a PodGroup that is not managed. Return whether it is new."""
-        if uid in self._outside_of:
+        if uid in self._unmanaged_pod_source:
             return False
-        self._outside_of[uid] = source
-        self._outside.setdefault(source, {})[uid] = None
+        self._unmanaged_pod_source[uid] = source
+        self._unmanaged_pods.setdefault(source, {})[uid] = None
         return True
 
-    def drop_outside(self, uid: Uid) -> GangSource | None:
+    def remove_unmanaged_pod(self, uid: Uid) -> GangSource | None:
         """Remove a pod that ended. Return its PodGroup, or None if the pod is not known."""
-        source = self._outside_of.pop(uid, None)
+        source = self._unmanaged_pod_source.pop(uid, None)
         if source is not None:
-            del self._outside[source][uid]
-            if not self._outside[source]:
-                del self._outside[source]
+            del self._unmanaged_pods[source][uid]
+            if not self._unmanaged_pods[source]:
+                del self._unmanaged_pods[source]
         return source
 
-    def is_apart(self, source: GangSource) -> bool:
+    def is_released_singly(self, source: GangSource) -> bool:
         """Return whether the object states that each of its pods is released alone."""
-        return source in self._apart
+        return source in self._released_singly
 
     def owner_of(self, source: GangSource) -> GangSource:
         """Return the topmost CompositePodGroup above a PodGroup, or the object itself."""
         for _ in range(DEEPEST):
-            group = self._stated.get(source)
+            group = self._declarations.get(source)
             if group is None or not group.parent:
                 break
             source = _parent(group)
@@ -131,37 +133,48 @@ class GangDeclarations:
 
     def name_of(self, named: GangReference) -> str:
         """Return the name of the gang of a pod."""
-        group = self._stated.get(named.source)
-        if group is not None and named.part in dict(group.parts):
-            return f"{named.source.name}/{named.part}"
+        group = self._declarations.get(named.source)
+        if group is not None and named.replicated_job in dict(group.replicated_jobs):
+            return f"{named.source.name}/{named.replicated_job}"
         return self.owner_of(named.source).name
 
     def declaration_of(self, named: GangReference) -> GangNumbers | None:
         """Return the numbers of the gang of a pod, or None if no object states them."""
         owner = self.owner_of(named.source)
-        group = self._stated.get(owner)
+        group = self._declarations.get(owner)
         if group is None:
             return None
         if owner.name.startswith(COMPOSITE):
             tree = self._tree(owner, DEEPEST)
-            fewest = max(1, tree.fewest)
-            return GangNumbers(UNBOUNDED, fewest, tree=tree, preemption=group.preemption)
-        size, least = dict(group.parts).get(named.part, group.size), group.least
-        if outside := len(self._outside.get(owner, ())):
+            fewest = max(1, tree.min_pods)
+            return GangNumbers(
+                UNBOUNDED, fewest, group_tree=tree, preemption_policy=group.preemption_policy
+            )
+        size, least = (
+            dict(group.replicated_jobs).get(named.replicated_job, group.size),
+            group.min_count,
+        )
+        if outside := len(self._unmanaged_pods.get(owner, ())):
             least = max(1, least - outside)
-        numbers = (size, least, group.total, group.succeeded, group.since)
-        return GangNumbers(*numbers, preemption=group.preemption)
+        numbers = (
+            size,
+            least,
+            group.required_successes,
+            group.succeeded_count,
+            group.waiting_since,
+        )
+        return GangNumbers(*numbers, preemption_policy=group.preemption_policy)
 
     def _tree(self, source: GangSource, depth: int) -> GroupTree:
-        least = self._stated[source].least
+        least = self._declarations[source].min_count
         if not source.name.startswith(COMPOSITE):
-            return GroupTree(source.name, max(0, least - len(self._outside.get(source, ()))))
+            return GroupTree(source.name, max(0, least - len(self._unmanaged_pods.get(source, ()))))
         below = sorted(self._children.get(source, ())) if depth else []
         return GroupTree(source.name, least, tuple(self._tree(each, depth - 1) for each in below))
 
     def _remove(self, source: GangSource) -> None:
-        self._apart.discard(source)
-        before = self._stated.pop(source, None)
+        self._released_singly.discard(source)
+        before = self._declarations.pop(source, None)
         if before is None or not before.parent:
             return
         siblings = self._children[_parent(before)]
@@ -175,4 +188,6 @@ def _parent(group: GangDeclaration) -> GangSource:
 
 
 def _names(group: GangDeclaration | None) -> frozenset[str]:
-    return frozenset(name for name, _ in group.parts) if group is not None else frozenset()
+    return (
+        frozenset(name for name, _ in group.replicated_jobs) if group is not None else frozenset()
+    )

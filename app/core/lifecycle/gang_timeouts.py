@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from app.core.effects import Effect, EmitEvent, EventReason, EvictPod
 from app.core.lifecycle.eviction_limit import EvictionLimit
-from app.core.lifecycle.gang_readiness import GangReadiness, released
+from app.core.lifecycle.gang_readiness import GangReadiness, released_uids
 from app.core.lifecycle.pod_record import Gang, GangKey
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
@@ -23,7 +23,7 @@ CAUSE = "gang"
 PAUSE = 10_000
 """First pause in milliseconds between the loss of a pod and the restart of its gang."""
 
-TOLD = 10
+MAX_REPORTED_PODS = 10
 """Maximum number of pods of an overdue gang that get an event. All belong to one user."""
 
 
@@ -32,19 +32,19 @@ class GangTimeouts:
 
     def __init__(self, registry: PodRegistry, restraint: EvictionLimit) -> None:
         self._registry = registry
-        self._restraint = restraint
-        self._halted: Millis | None = None
+        self._eviction_limit = restraint
+        self._stalled_since: Millis | None = None
         """Since when binding is stalled and gangs are not judged, or None."""
-        self._put_off: dict[GangKey, tuple[Gang, str, bool]] = {}
+        self._planned_evictions: dict[GangKey, tuple[Gang, str, bool]] = {}
         """Gangs to evict as soon as it is allowed: the reason, and whether the gang lost a pod."""
-        self._leaving = RetrySchedule()
-        self._lost = Backoff[GangKey]()
+        self._evicting = RetrySchedule()
+        self._restart_backoff = Backoff[GangKey]()
 
     def start_term(self) -> None:
         """Start a leader term."""
-        self._halted = None
-        self._put_off.clear()
-        self._leaving.clear()
+        self._stalled_since = None
+        self._planned_evictions.clear()
+        self._evicting.clear()
 
     @property
     def _readiness(self) -> GangReadiness:
@@ -52,13 +52,16 @@ class GangTimeouts:
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
-        self._leaving.drop(uid)
+        self._evicting.drop(uid)
 
     def due(self) -> Millis | None:
         """Return the next time at which `check_gangs` has work without a new event."""
-        due = [self._leaving.due(), self._lost.due(self._registry.usage.now)]
-        first, timeout = self._readiness.first(), self._registry.usage.policy.gang_timeout
-        if timeout and first is not None and self._halted is None:
+        due = [self._evicting.due(), self._restart_backoff.due(self._registry.usage.now)]
+        first, timeout = (
+            self._readiness.earliest_incomplete_since(),
+            self._registry.usage.policy.gang_timeout,
+        )
+        if timeout and first is not None and self._stalled_since is None:
             due.append(Millis(first + timeout))
         return min((at for at in due if at is not None), default=None)
 
@@ -66,104 +69,107 @@ class GangTimeouts:
         """Report gangs that are incomplete for too long, and return due evictions."""
         policy, now = self._registry.usage.policy, self._registry.usage.now
         self._pause_while_stalled(now)
-        lost = [gang for gang in self._readiness.take_lost() if _is_anew(gang)]
+        lost = [gang for gang in self._readiness.drain_lost() if _restarts_as_whole(gang)]
         late: list[Gang] = []
-        if policy.gang_timeout and self._halted is None:
-            late = self._take_late(Millis(now - policy.gang_timeout))
+        if policy.gang_timeout and self._stalled_since is None:
+            late = self._drain_overdue(Millis(now - policy.gang_timeout))
         effects: list[Effect] = [tell for gang in late for tell in self._report(gang)]
         if policy.mode is not Mode.ENFORCE:
-            self._put_off.clear()
-            self._lost.clear()
-            self._registry.gangs.defer({})
+            self._planned_evictions.clear()
+            self._restart_backoff.clear()
+            self._registry.gangs.set_deferred({})
             return effects
         for gang in lost:
-            self._put_off[gang.key] = gang, _explain_lost(gang), True
+            self._planned_evictions[gang.key] = gang, _explain_lost(gang), True
         for gang in late:
-            if not gang.started:
+            if not gang.has_started:
                 why = _explain_late(gang, policy.gang_timeout)
-                self._put_off.setdefault(gang.key, (gang, why, False))
-        for key, (gang, why, anew) in list(self._put_off.items()):
+                self._planned_evictions.setdefault(gang.key, (gang, why, False))
+        for key, (gang, why, anew) in list(self._planned_evictions.items()):
             if self._is_settled(gang, anew):
-                del self._put_off[key]
-            elif self._may_go(gang, policy):
-                del self._put_off[key]
-                if self._part(gang, why) and anew:
-                    self._lost.fail(key, now, PAUSE)
-        self._forgive(now)
-        self._registry.gangs.defer(self._lost.waiting(now))
-        return effects + self._expel(now)
+                del self._planned_evictions[key]
+            elif self._may_evict(gang, policy):
+                del self._planned_evictions[key]
+                if self._start_eviction(gang, why) and anew:
+                    self._restart_backoff.record_failure(key, now, PAUSE)
+        self._end_backoffs(now)
+        self._registry.gangs.set_deferred(self._restart_backoff.active_delays(now))
+        return effects + self._evict_due(now)
 
-    def _take_late(self, until: Millis) -> list[Gang]:
+    def _drain_overdue(self, until: Millis) -> list[Gang]:
         """Return, once, the gangs that are incomplete since `until` or longer.
 
         The time-out of a gang without a Tenant starts again: others took its Tenant away.
         """
         late = []
-        for gang in self._readiness.take_overdue(until):
-            if self._registry.tenant_gaps.reason(gang.key[0]):
-                self._readiness.restart(gang, self._registry.usage.now)
+        for gang in self._readiness.drain_overdue(until):
+            if self._registry.tenant_gaps.gap_reason(gang.key[0]):
+                self._readiness.restart_timeout(gang, self._registry.usage.now)
             else:
                 late.append(gang)
         return late
 
     def _report(self, gang: Gang) -> list[EmitEvent]:
-        held = [m for m in gang.members if m.life is PodState.HELD][:TOLD]
+        held = [m for m in gang.members if m.state is PodState.HELD][:MAX_REPORTED_PODS]
         return [EmitEvent(m.ref, EventReason.WAITING) for m in held]
 
     def _pause_while_stalled(self, now: Millis) -> None:
         """Stop the gang time-outs while binding is stalled."""
-        halted = self._registry.binding.halted
-        if halted and self._halted is None:
-            self._halted = now
-        elif not halted and self._halted is not None:
-            self._readiness.shift(self._halted, now)
-            self._halted = None
+        halted = self._registry.binding.is_gang_timeout_paused
+        if halted and self._stalled_since is None:
+            self._stalled_since = now
+        elif not halted and self._stalled_since is not None:
+            self._readiness.exclude_stall(self._stalled_since, now)
+            self._stalled_since = None
 
     def _is_settled(self, gang: Gang, anew: bool) -> bool:
         """Return whether a planned eviction is obsolete: the gang is gone or complete again."""
-        if not gang.pods or not gang.past:
+        if not gang.pods or not gang.released:
             return True
-        return gang.started or (not anew and gang.lacks is None)
+        return gang.has_started or (not anew and gang.incomplete_since is None)
 
-    def _may_go(self, gang: Gang, policy: Policy) -> bool:
+    def _may_evict(self, gang: Gang, policy: Policy) -> bool:
         """Return whether the released pods of a gang may be evicted now."""
-        there = [gang.pods[uid] for uid in released(gang)]
+        there = [gang.pods[uid] for uid in released_uids(gang)]
         if not (policy.evict_unowned or all(each.pod.is_owned for each in there)):
             return False
         pool = next((each.pool for each in there if each.pool is not None), None)
         now = self._registry.usage.now
-        return pool is None or self._restraint.allows(pool, len(there), now)
+        return pool is None or self._eviction_limit.reserve_evictions(pool, len(there), now)
 
-    def _part(self, gang: Gang, why: str) -> bool:
+    def _start_eviction(self, gang: Gang, why: str) -> bool:
         """Start to evict the released pods of a gang. Return whether it had any."""
-        if gang.leaving or not any(m.uses for m in gang.members):
+        if gang.leaving_because or not any(m.counts_as_used for m in gang.members):
             return False
-        self._readiness.leave(gang, why)
-        self._registry.gangs.release_gang_constraint(gang)
+        self._readiness.start_eviction(gang, why)
+        self._registry.gangs.dequeue_until_settle(gang)
         return True
 
-    def _forgive(self, now: Millis) -> None:
+    def _end_backoffs(self, now: Millis) -> None:
         """End the backoff of gangs that ran completely, and of gangs that lost no pod for long."""
-        for key in [*self._lost.old(now), *filter(self._registry.gangs.started, self._lost)]:
-            self._lost.forgive(key)
+        for key in [
+            *self._restart_backoff.expired_keys(now),
+            *filter(self._registry.gangs.has_started, self._restart_backoff),
+        ]:
+            self._restart_backoff.clear_failures(key)
 
-    def _expel(self, now: Millis) -> list[Effect]:
-        for each in self._readiness.leaving.values():
-            for uid in released(each):
-                self._leaving.add(uid, now)
+    def _evict_due(self, now: Millis) -> list[Effect]:
+        for each in self._readiness.evicting.values():
+            for uid in released_uids(each):
+                self._evicting.add(uid, now)
         effects: list[Effect] = []
-        for uid in self._leaving.take_due(now):
+        for uid in self._evicting.take_due(now):
             tracked = self._registry.pods[uid]
             gang = tracked.gang
-            if gang is None or not gang.leaving or tracked.life is not PodState.USING:
-                self._leaving.drop(uid)
+            if gang is None or not gang.leaving_because or tracked.state is not PodState.USING:
+                self._evicting.drop(uid)
             elif not tracked.pod.terminating:
-                effects.append(EvictPod(tracked.ref, gang.leaving, CAUSE))
+                effects.append(EvictPod(tracked.ref, gang.leaving_because, CAUSE))
         return effects
 
 
-def _is_anew(gang: Gang) -> bool:
-    return any(m.pod.gang_anew for m in gang.members)
+def _restarts_as_whole(gang: Gang) -> bool:
+    return any(m.pod.restart_gang for m in gang.members)
 
 
 def _explain_lost(gang: Gang) -> str:
@@ -175,9 +181,9 @@ def _explain_lost(gang: Gang) -> str:
 
 
 def _explain_late(gang: Gang, timeout: Millis) -> str:
-    run = sum(m.uses for m in gang.members)
+    run = sum(m.counts_as_used for m in gang.members)
     return (
-        f"only {run} of the {gang.need} pods of its gang {gang.name} were released within "
+        f"only {run} of the {gang.required} pods of its gang {gang.name} were released within "
         f"{timeout // 1000} s, so their place goes to others and the gang waits again as a whole; "
         "check its other pods, or ask a cluster admin to raise gangTimeout in the Policy"
     )

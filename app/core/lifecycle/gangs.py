@@ -29,9 +29,9 @@ from app.core.lifecycle.pod_state import PodState
 from app.core.lifecycle.succeeded_pods import SucceededPods
 from app.core.model import Millis, Phase, Pod, PoolName, Uid, UnmanagedPod, Wait
 from app.core.placement.equivalence_table import EquivalenceTable
-from app.core.podspec.annotations import manner_of
+from app.core.podspec.annotations import gang_layout_of
 from app.core.podspec.equivalence_class import GangLayout
-from app.core.podspec.pod_groups import ASKED, GangDeclaration
+from app.core.podspec.pod_groups import SIZE_FROM_GROUP, GangDeclaration
 
 
 class Gangs:
@@ -39,7 +39,7 @@ class Gangs:
 
     def __init__(self, usage: LiveUsage, shapes: EquivalenceTable) -> None:
         self.waiting: dict[Uid, Gang] = {}
-        self.half: dict[Uid, Gang] = {}
+        self.partially_released: dict[Uid, Gang] = {}
         self.deferred: Mapping[GangKey, Millis] = {}
         """Gangs that lost a pod and restart later, with the time of the restart."""
         self.readiness = GangReadiness()
@@ -47,100 +47,107 @@ class Gangs:
         self._usage = usage
         self._shapes = shapes
         self._ready: dict[Uid, tuple[PoolName, ...]] = {}
-        self._loose: dict[GangKey, Gang] = {}
+        self._unsettled: dict[GangKey, Gang] = {}
         self._declared = GangDeclarations()
-        self._asking: dict[GangSource, dict[GangKey, Gang]] = {}
+        self._sized_from_group: dict[GangSource, dict[GangKey, Gang]] = {}
         self._succeeded = SucceededPods()
-        self._beyond: dict[GangKey, dict[Uid, PodRecord]] = {}
+        self._surplus: dict[GangKey, dict[Uid, PodRecord]] = {}
         """Pods that wait alone because their gang has all its pods without them."""
-        self._beyond_of: dict[Uid, GangKey] = {}
+        self._surplus_gang_of: dict[Uid, GangKey] = {}
         self._moved: list[PodRecord] = []
-        self._stepped: dict[Uid, PodRecord] = {}
+        self._new_extra_pods: dict[Uid, PodRecord] = {}
         """Members that begin to wait alone at the next `settle`."""
 
     def record_size(self, group: GangDeclaration) -> None:
         """Record the numbers that an object states. They apply at once, and evict no pod."""
-        change = self._declared.put(group)
+        change = self._declared.record_declaration(group)
         if change.regroups:
             self._regroup(change.before)
         if change.changed:
             self._apply_all(change.owner)
 
-    def drop(self, namespace: str, name: str) -> None:
+    def drop_declaration(self, namespace: str, name: str) -> None:
         """Record that the object of a gang was deleted."""
-        self._declared.drop(GangSource(namespace, name))
+        self._declared.drop_declaration(GangSource(namespace, name))
 
-    def see_outside(self, pod: UnmanagedPod) -> None:
+    def observe_unmanaged_pod(self, pod: UnmanagedPod) -> None:
         """Count a pod that Fairgate does not hold in its PodGroup."""
         if pod.group is not None:
             source = GangSource(*pod.group)
-            if self._declared.put_outside(pod.uid, source):
+            if self._declared.add_unmanaged_pod(pod.uid, source):
                 self._apply_all(self._declared.owner_of(source))
 
-    def is_apart(self, pod: Pod) -> bool:
+    def is_released_singly(self, pod: Pod) -> bool:
         """Return whether the group of a pod states that each pod is released alone."""
-        return self._declared.is_apart(reference_of(pod).source)
+        return self._declared.is_released_singly(reference_of(pod).source)
 
-    def join(self, tracked: PodRecord) -> None:
+    def add_pod(self, tracked: PodRecord) -> None:
         """Add a pod to its gang. The numbers on the newest pod apply to all its pods.
 
         A held pod beyond the size is not added for now.
         """
         pod = tracked.pod
-        if self.is_apart(pod):
+        if self.is_released_singly(pod):
             return
         key = self._key(pod)
-        if (before := self._beyond_of.get(pod.uid)) is not None:
-            self._unlist_beyond(before, pod.uid)
-        gang = self._known.get(key) or self._begin(pod, key)
-        goes_on = tracked.uses or tracked.begun
-        self._state(gang, pod)
-        if not goes_on and gang.size != ASKED and gang.there >= gang.size:
-            self._list_beyond(gang, tracked)
+        if (before := self._surplus_gang_of.get(pod.uid)) is not None:
+            self._drop_surplus_pod(before, pod.uid)
+        gang = self._known.get(key) or self._create_gang(pod, key)
+        goes_on = tracked.counts_as_used or tracked.release_attempted
+        self._apply_stated_numbers(gang, pod)
+        if not goes_on and gang.size != SIZE_FROM_GROUP and gang.present >= gang.size:
+            self._add_surplus_pod(gang, tracked)
             return
         gang.pods[pod.uid] = tracked
-        gang.was_running = gang.was_running or tracked.life is PodState.USING
+        gang.was_running = gang.was_running or tracked.state is PodState.USING
         tracked.gang = gang
-        self.readiness.seen(tracked)
+        self.readiness.observe_pod(tracked)
         self._renew(gang)
 
-    def _state(self, gang: Gang, pod: Pod) -> None:
+    def _apply_stated_numbers(self, gang: Gang, pod: Pod) -> None:
         """Apply the numbers that a pod states, unless a newer pod stated others."""
-        if gang.stated is not None and (pod.since, pod.uid) <= gang.stated:
+        if gang.newest_statement is not None and (pod.created_at, pod.uid) <= gang.newest_statement:
             return
-        gang.stated = pod.since, pod.uid
-        if gang.asks:
+        gang.newest_statement = pod.created_at, pod.uid
+        if gang.size_from_group:
             self._apply(gang, pod)
         else:
-            self._resize(gang, pod.gang_size, pod.gang_least)
+            self._resize(gang, pod.gang_size, pod.gang_min_count)
 
     def _apply_all(self, source: GangSource) -> None:
         """Apply the numbers that an object states to its gangs."""
-        for gang in list(self._asking.get(source, {}).values()):
-            newest = max(gang.pods.values(), key=lambda m: (m.pod.since, m.pod.uid))
+        for gang in list(self._sized_from_group.get(source, {}).values()):
+            newest = max(gang.pods.values(), key=lambda m: (m.pod.created_at, m.pod.uid))
             self._apply(gang, newest.pod)
-            self.release_gang_constraint(gang)
+            self.dequeue_until_settle(gang)
 
     def _apply(self, gang: Gang, newest: Pod) -> None:
         """Apply the numbers that the object of a gang states. `newest`: its newest pod."""
         found = self._declared.declaration_of(reference_of(newest))
         if found is None:
             return
-        gang.succeeded, gang.total = found.succeeded, found.total
-        gang.since, gang.tree, gang.preemption = found.since, found.tree, found.preemption
-        self._resize(gang, found.size, found.least or newest.gang_least)
+        gang.succeeded_count, gang.required_successes = (
+            found.succeeded_count,
+            found.required_successes,
+        )
+        gang.waiting_since, gang.group_tree, gang.preemption_policy = (
+            found.waiting_since,
+            found.group_tree,
+            found.preemption_policy,
+        )
+        self._resize(gang, found.size, found.min_count or newest.gang_min_count)
 
     def _resize(self, gang: Gang, size: int, least: int) -> None:
         """Change the numbers of a gang. Members beyond the size leave it, or others join it."""
         least = min(least, size) or size
-        if (gang.size, gang.least) == (size, least):
+        if (gang.size, gang.min_count) == (size, least):
             return
         grows = size > gang.size
-        gang.size, gang.least = size, least
-        self._part(gang)
+        gang.size, gang.min_count = size, least
+        self._remove_surplus_pods(gang)
         if grows:
-            self._take_beyond(gang)
-        self.release_gang_constraint(gang)
+            self._readmit_surplus_pods(gang)
+        self.dequeue_until_settle(gang)
 
     def _regroup(self, source: GangSource) -> None:
         """Dissolve the gangs of an object, because its pods now form other gangs or none.
@@ -148,45 +155,45 @@ class Gangs:
         Released pods join their new gang at once, so that it is complete when it is next judged.
         """
         released: list[PodRecord] = []
-        for gang in list(self._asking.get(source, {}).values()):
-            self.release_gang_constraint(gang)
-            self._take_beyond(gang)
+        for gang in list(self._sized_from_group.get(source, {}).values()):
+            self.dequeue_until_settle(gang)
+            self._readmit_surplus_pods(gang)
             for tracked in gang.members:
-                self.unready(tracked)
-                self.readiness.left(tracked)
+                self.unmark_ready(tracked)
+                self.readiness.record_pod_gone(tracked)
                 self._drop(gang, tracked)
-                (released if tracked.uses else self._moved).append(tracked)
+                (released if tracked.counts_as_used else self._moved).append(tracked)
         self._succeeded.regroup(source, self._declared)
         for tracked in released:
-            self.join(tracked)
+            self.add_pod(tracked)
 
-    def _list_beyond(self, gang: Gang, tracked: PodRecord) -> None:
-        self._beyond.setdefault(gang.key, {})[tracked.pod.uid] = tracked
-        self._beyond_of[tracked.pod.uid] = gang.key
+    def _add_surplus_pod(self, gang: Gang, tracked: PodRecord) -> None:
+        self._surplus.setdefault(gang.key, {})[tracked.pod.uid] = tracked
+        self._surplus_gang_of[tracked.pod.uid] = gang.key
 
-    def _unlist_beyond(self, key: GangKey, uid: Uid) -> None:
-        del self._beyond_of[uid], self._beyond[key][uid]
-        if not self._beyond[key]:
-            del self._beyond[key]
+    def _drop_surplus_pod(self, key: GangKey, uid: Uid) -> None:
+        del self._surplus_gang_of[uid], self._surplus[key][uid]
+        if not self._surplus[key]:
+            del self._surplus[key]
 
-    def _take_beyond(self, gang: Gang) -> None:
+    def _readmit_surplus_pods(self, gang: Gang) -> None:
         """Let the pods beyond the size of a gang be accounted again."""
-        for uid, tracked in self._beyond.pop(gang.key, {}).items():
-            del self._beyond_of[uid]
+        for uid, tracked in self._surplus.pop(gang.key, {}).items():
+            del self._surplus_gang_of[uid]
             self._moved.append(tracked)
 
-    def seen(self, tracked: PodRecord) -> None:
+    def observe_pod(self, tracked: PodRecord) -> None:
         """Update the gang of a pod after an observation or a change of its state."""
         gang = tracked.gang
         if gang is None:
             return
-        changed = self.readiness.seen(tracked)
-        if self._steps(gang):
-            changed = changed and not gang.started
-        if changed or (gang.steps and not self._steps(gang)):
-            self.release_gang_constraint(gang)
+        changed = self.readiness.observe_pod(tracked)
+        if self._has_released_minimum(gang):
+            changed = changed and not gang.has_started
+        if changed or (gang.releases_singly and not self._has_released_minimum(gang)):
+            self.dequeue_until_settle(gang)
 
-    def over(self, pod: Pod) -> None:
+    def record_finished_pod(self, pod: Pod) -> None:
         """Record a finished pod. If it succeeded, its gang no longer requires it."""
         if not pod.gang or pod.failed or pod.phase is not Phase.FINISHED:
             return
@@ -198,176 +205,190 @@ class Gangs:
         owner = self._declared.owner_of(named.source)
         self._succeeded.record(key, owner, named, pod.uid, makers)
 
-    def gone(self, uid: Uid) -> None:
+    def forget_pod(self, uid: Uid) -> None:
         """Remove a pod that no longer exists. A uid without a gang is ignored."""
-        if (source := self._declared.drop_outside(uid)) is not None:
+        if (source := self._declared.remove_unmanaged_pod(uid)) is not None:
             self._apply_all(self._declared.owner_of(source))
         key = self._succeeded.remove(uid)
         if key in self._known:
-            self.release_gang_constraint(self._known[key])
+            self.dequeue_until_settle(self._known[key])
         elif key is not None:
-            self._succeeded.forget(key)
+            self._succeeded.forget_gang(key)
 
-    def leave(self, tracked: PodRecord) -> None:
+    def remove_member(self, tracked: PodRecord) -> None:
         """Remove a deleted pod from its gang."""
         gang = tracked.gang
         if gang is None:
-            if (key := self._beyond_of.get(tracked.pod.uid)) is not None:
-                self._unlist_beyond(key, tracked.pod.uid)
+            if (key := self._surplus_gang_of.get(tracked.pod.uid)) is not None:
+                self._drop_surplus_pod(key, tracked.pod.uid)
             return
-        self.unready(tracked)
-        self.readiness.left(tracked)
+        self.unmark_ready(tracked)
+        self.readiness.record_pod_gone(tracked)
         self._drop(gang, tracked)
         if gang.pods:
             self._renew(gang)
 
-    def defer(self, deferred: Mapping[GangKey, Millis]) -> None:
+    def set_deferred(self, deferred: Mapping[GangKey, Millis]) -> None:
         """Let exactly these gangs wait until the given times, even if they are complete."""
         before, self.deferred = self.deferred, deferred
         for key in [*before, *deferred]:
             if key in self._known and (key in before) is not (key in deferred):
-                self.release_gang_constraint(self._known[key])
+                self.dequeue_until_settle(self._known[key])
 
-    def started(self, key: GangKey) -> bool:
+    def has_started(self, key: GangKey) -> bool:
         """Return whether all pods of a gang have run at the same time."""
-        return key in self._known and self._known[key].started
+        return key in self._known and self._known[key].has_started
 
-    def take_moved(self) -> list[PodRecord]:
+    def drain_moved_pods(self) -> list[PodRecord]:
         """Return, once, the pods to account again because the size of their gang changed."""
         moved, self._moved = self._moved, []
         return moved
 
-    def wait(self, tracked: PodRecord, pools: tuple[PoolName, ...]) -> None:
+    def mark_ready(self, tracked: PodRecord, pools: tuple[PoolName, ...]) -> None:
         """Record that a held pod waits only for its gang, with its eligible pools."""
         assert tracked.gang is not None
         self._ready[tracked.pod.uid] = pools
-        if self._steps(tracked.gang):
-            self._stepped[tracked.pod.uid] = tracked
+        if self._has_released_minimum(tracked.gang):
+            self._new_extra_pods[tracked.pod.uid] = tracked
         else:
-            self.release_gang_constraint(tracked.gang)
+            self.dequeue_until_settle(tracked.gang)
 
-    def unready(self, tracked: PodRecord) -> None:
+    def unmark_ready(self, tracked: PodRecord) -> None:
         """Record that a pod leaves its position: it may wait for another reason, or end."""
         gang = tracked.gang
         if gang is not None:
             self._renew(gang)
             self._ready.pop(tracked.pod.uid, None)
-            self._stepped.pop(tracked.pod.uid, None)
-            gang.further.pop(tracked.pod.uid, None)
+            self._new_extra_pods.pop(tracked.pod.uid, None)
+            gang.extra_pods.pop(tracked.pod.uid, None)
 
-    def _steps(self, gang: Gang) -> bool:
+    def _has_released_minimum(self, gang: Gang) -> bool:
         """Return whether a change concerns one pod of a gang only, because its minimum runs.
 
         A gang may have thousands of further pods. They are not assessed again for each other.
         """
-        return gang.is_elastic and gang.steps and gang.released_count >= gang.need
+        return gang.is_elastic and gang.releases_singly and gang.released_count >= gang.required
 
     def _renew(self, gang: Gang) -> None:
-        if not self._steps(gang):
-            self.release_gang_constraint(gang)
+        if not self._has_released_minimum(gang):
+            self.dequeue_until_settle(gang)
 
-    def release_gang_constraint(self, gang: Gang) -> None:
+    def dequeue_until_settle(self, gang: Gang) -> None:
         """Take a changed gang out of its queue until `settle`."""
-        if gang.shape is not None and gang.leaf is not None and gang.queue_key is not None:
-            self._usage.tree.dequeue(gang.leaf, gang.queue_key, gang.shape)
+        if (
+            gang.equivalence_class is not None
+            and gang.leaf is not None
+            and gang.queue_key is not None
+        ):
+            self._usage.tree.dequeue(gang.leaf, gang.queue_key, gang.equivalence_class)
             del self.waiting[gang.queue_key.uid]
-            self.half.pop(gang.queue_key.uid, None)
-        gang.shape = gang.leaf = gang.queue_key = None
-        gang.starting, gang.half, gang.steps = (), False, False
-        self._loose[gang.key] = gang
+            self.partially_released.pop(gang.queue_key.uid, None)
+        gang.equivalence_class = gang.leaf = gang.queue_key = None
+        gang.pods_to_release, gang.is_partially_released, gang.releases_singly = (), False, False
+        self._unsettled[gang.key] = gang
 
     def clear(self) -> None:
         """Reset every gang for a new share tree. `settle` adds complete gangs again."""
         self.waiting.clear()
-        self.half.clear()
+        self.partially_released.clear()
         self._ready.clear()
-        self._stepped.clear()
+        self._new_extra_pods.clear()
         for key, gang in self._known.items():
-            gang.shape = gang.leaf = gang.queue_key = None
-            gang.starting, gang.half, gang.steps = (), False, False
-            gang.further.clear()
-            self._loose[key] = gang
+            gang.equivalence_class = gang.leaf = gang.queue_key = None
+            gang.pods_to_release, gang.is_partially_released, gang.releases_singly = (
+                (),
+                False,
+                False,
+            )
+            gang.extra_pods.clear()
+            self._unsettled[key] = gang
 
     def settle(self) -> list[PodRecord]:
         """Add every complete gang to its queue. Return the held pods of all changed gangs."""
-        loose, self._loose = list(self._loose.values()), {}
+        loose, self._unsettled = list(self._unsettled.values()), {}
         for gang in loose:
-            self._gather(gang)
-        stepped, self._stepped = list(self._stepped.values()), {}
+            self._settle_gang(gang)
+        stepped, self._new_extra_pods = list(self._new_extra_pods.values()), {}
         for tracked in stepped:
-            if tracked.gang is not None and tracked.gang.steps:
-                self._step(tracked.gang, tracked)
-        return [m for gang in loose for m in gang.members if m.life is PodState.HELD] + stepped
+            if tracked.gang is not None and tracked.gang.releases_singly:
+                self._enqueue_extra_pod(tracked.gang, tracked)
+        return [m for gang in loose for m in gang.members if m.state is PodState.HELD] + stepped
 
-    def _gather(self, gang: Gang) -> None:
+    def _settle_gang(self, gang: Gang) -> None:
         members = gang.members
-        held = [m for m in members if m.life is PodState.HELD]
+        held = [m for m in members if m.state is PodState.HELD]
         ready = [m for m in held if m.pod.uid in self._ready]
         for member in ready:
-            member.wait = Wait.GANG_INCOMPLETE
-        self._step_back(gang)
+            member.wait_reason = Wait.GANG_INCOMPLETE
+        self._dequeue_extra_pods(gang)
         self.readiness.assess(gang, ready, self._usage.now)
-        if gang.leaving or gang.other_policy:
+        if gang.leaving_because or gang.conflicting_policy:
             return
-        used = {m.pool for m in members if m.uses}
-        lacking = self._lacking(gang, ready) if gang.is_elastic else ready
+        used = {m.pool for m in members if m.counts_as_used}
+        lacking = self._pods_to_complete(gang, ready) if gang.is_elastic else ready
         if gang.is_elastic and lacking == []:
-            gang.steps, gang.base = True, _base(gang, used)
+            gang.releases_singly, gang.extra_pods_layout = True, _base(gang, used)
             for member in ready:
-                self._step(gang, member)
+                self._enqueue_extra_pod(gang, member)
             return
-        rest = [m for m in ready if m.begun] if used else []
+        rest = [m for m in ready if m.release_attempted] if used else []
         if rest:
-            begun = self._lacking(gang, rest) if gang.is_elastic else rest
+            begun = self._pods_to_complete(gang, rest) if gang.is_elastic else rest
             self._join_queue(gang, begun or rest, used)
             return
-        complete = gang.size != ASKED and len(ready) == len(held) and gang.there >= gang.need
+        complete = (
+            gang.size != SIZE_FROM_GROUP
+            and len(ready) == len(held)
+            and gang.present >= gang.required
+        )
         if gang.is_elastic:
             complete = lacking is not None
         if held and complete and gang.key in self.deferred:
             for member in ready:
-                member.wait = Wait.GANG_DEFERRED
+                member.wait_reason = Wait.GANG_DEFERRED
         elif held and complete:
             self._join_queue(gang, lacking or ready, set())
 
-    def _lacking(self, gang: Gang, ready: list[PodRecord]) -> list[PodRecord] | None:
+    def _pods_to_complete(self, gang: Gang, ready: list[PodRecord]) -> list[PodRecord] | None:
         """Return the first of these pods that complete the minimum of an elastic gang.
 
         The list is empty if the minimum is released. None: there are too few.
         """
-        if gang.tree is None:
-            count = max(0, gang.need - gang.released_count)
+        if gang.group_tree is None:
+            count = max(0, gang.required - gang.released_count)
             return _first(ready, count) if len(ready) >= count else None
         present = self._succeeded.count_by_group(gang.key)
-        present.update(m.pod.gang for m in gang.members if m.uses and not m.pod.terminating)
+        present.update(
+            m.pod.gang for m in gang.members if m.counts_as_used and not m.pod.terminating
+        )
         by_queue_key = {member.queue_key: member for member in ready}
         turns: dict[str, list[QueueKey]] = {}
         for queue_key in sorted(by_queue_key):
             turns.setdefault(by_queue_key[queue_key].pod.gang, []).append(queue_key)
-        found = gang.tree.lacking(present, turns)
+        found = gang.group_tree.pods_to_complete(present, turns)
         return None if found is None else [by_queue_key[queue_key] for queue_key in found]
 
-    def _step(self, gang: Gang, tracked: PodRecord) -> None:
+    def _enqueue_extra_pod(self, gang: Gang, tracked: PodRecord) -> None:
         """Add one further pod of an elastic gang to its queue, in the pool of the gang."""
-        mates, manner = gang.base
+        mates, manner = gang.extra_pods_layout
         pools = tuple(p for p in self._ready[tracked.pod.uid] if p in mates or not mates)
         if not pools:
-            tracked.wait = Wait.NO_POOL
+            tracked.wait_reason = Wait.NO_POOL
             return
         assert tracked.leaf is not None
-        tracked.wait = Wait.TURN
-        tracked.shape = self._shapes.of([tracked.pod], pools, manner)
-        gang.further[tracked.pod.uid] = tracked
-        self._usage.tree.enqueue(tracked.leaf, tracked.queue_key, tracked.shape)
+        tracked.wait_reason = Wait.TURN
+        tracked.equivalence_class = self._shapes.class_of([tracked.pod], pools, manner)
+        gang.extra_pods[tracked.pod.uid] = tracked
+        self._usage.tree.enqueue(tracked.leaf, tracked.queue_key, tracked.equivalence_class)
 
-    def _step_back(self, gang: Gang) -> None:
+    def _dequeue_extra_pods(self, gang: Gang) -> None:
         """Take the further pods of a gang out of their queue."""
-        for tracked in gang.further.values():
+        for tracked in gang.extra_pods.values():
             assert tracked.leaf is not None
-            assert tracked.shape is not None
-            self._usage.tree.dequeue(tracked.leaf, tracked.queue_key, tracked.shape)
-            tracked.shape = None
-        gang.further.clear()
+            assert tracked.equivalence_class is not None
+            self._usage.tree.dequeue(tracked.leaf, tracked.queue_key, tracked.equivalence_class)
+            tracked.equivalence_class = None
+        gang.extra_pods.clear()
 
     def _join_queue(self, gang: Gang, ready: list[PodRecord], used: set[PoolName | None]) -> None:
         """Add these pods to the queue as one workload. `used`: the pools of the other pods."""
@@ -375,74 +396,82 @@ class Gangs:
         for member in ready[1:]:
             pools = tuple(pool for pool in pools if pool in self._ready[member.pod.uid])
         manner = _manner(gang)
-        mates = used or ({m.pool for m in gang.members if m.uses} if manner.confined else used)
+        mates = used or (
+            {m.pool for m in gang.members if m.counts_as_used}
+            if manner.required_topology_label
+            else used
+        )
         theirs = tuple(pool for pool in pools if pool in mates)
-        pools = theirs if mates and manner.confined else theirs or pools
+        pools = theirs if mates and manner.required_topology_label else theirs or pools
         if not pools:
             for member in ready:
-                member.wait = Wait.NO_POOL
+                member.wait_reason = Wait.NO_POOL
             return
         first = min(ready, key=lambda member: member.queue_key)
         leaf, queue_key = first.leaf, first.queue_key
         assert isinstance(leaf, UserNode)
         oldest = min(member.queue_key.since for member in ready)
-        if gang.since is not None:
-            oldest = min(oldest, gang.since)
+        if gang.waiting_since is not None:
+            oldest = min(oldest, gang.waiting_since)
         gang.queue_key = QueueKey(queue_key.precedence, oldest, queue_key.uid)
         gang.leaf = leaf
-        gang.shape = self._shapes.of(
+        gang.equivalence_class = self._shapes.class_of(
             [member.pod for member in ready], pools, manner, is_rest=bool(used)
         )
-        gang.starting, gang.half = tuple(ready), bool(used)
+        gang.pods_to_release, gang.is_partially_released = tuple(ready), bool(used)
         self.waiting[queue_key.uid] = gang
-        if gang.half:
-            self.half[queue_key.uid] = gang
+        if gang.is_partially_released:
+            self.partially_released[queue_key.uid] = gang
         for member in ready:
-            member.wait = Wait.TURN
-        self._usage.tree.enqueue(leaf, gang.queue_key, gang.shape)
+            member.wait_reason = Wait.TURN
+        self._usage.tree.enqueue(leaf, gang.queue_key, gang.equivalence_class)
 
-    def _begin(self, pod: Pod, key: GangKey) -> Gang:
+    def _create_gang(self, pod: Pod, key: GangKey) -> Gang:
         """Create the gang of this pod, which is its first known pod."""
         source = self._declared.owner_of(reference_of(pod).source)
-        gang = self._known[key] = Gang(key, ASKED, source)
-        gang.done = self._succeeded.of(key)
-        if pod.gang_size == ASKED:
-            gang.asks = True
-            self._asking.setdefault(source, {})[key] = gang
+        gang = self._known[key] = Gang(key, SIZE_FROM_GROUP, source)
+        gang.succeeded_pods = self._succeeded.pods_of(key)
+        if pod.gang_size == SIZE_FROM_GROUP:
+            gang.size_from_group = True
+            self._sized_from_group.setdefault(source, {})[key] = gang
         return gang
 
     def _key(self, pod: Pod) -> GangKey:
         return pod.namespace, pod.user, self._declared.name_of(reference_of(pod))
 
-    def _part(self, gang: Gang) -> None:
+    def _remove_surplus_pods(self, gang: Gang) -> None:
         """Remove the last held pods if they exceed a size that was just read."""
-        surplus = gang.there - gang.size
+        surplus = gang.present - gang.size
         if surplus <= 0 or not gang.pods:
             return
-        held = [m for m in gang.members if not (m.uses or m.begun or m.pod.terminating)]
+        held = [
+            m
+            for m in gang.members
+            if not (m.counts_as_used or m.release_attempted or m.pod.terminating)
+        ]
         for tracked in sorted(held, key=lambda m: m.queue_key)[-surplus:]:
-            self.unready(tracked)
+            self.unmark_ready(tracked)
             self._drop(gang, tracked)
-            self._list_beyond(gang, tracked)
+            self._add_surplus_pod(gang, tracked)
             self._moved.append(tracked)
 
     def _drop(self, gang: Gang, tracked: PodRecord) -> None:
         """Remove a pod from its gang, and the gang if it was the last pod."""
         del gang.pods[tracked.pod.uid]
-        gang.ending.discard(tracked.pod.uid)
+        gang.terminating.discard(tracked.pod.uid)
         tracked.gang = None
         if gang.pods:
             return
         key = gang.key
         del self._known[key]
-        self._loose.pop(key, None)
+        self._unsettled.pop(key, None)
         self.readiness.remove_gang(gang)
-        self._succeeded.forget(key)
-        asking = self._asking.get(gang.source)
+        self._succeeded.forget_gang(key)
+        asking = self._sized_from_group.get(gang.source)
         if asking is not None:
             asking.pop(key, None)
             if not asking:
-                del self._asking[gang.source]
+                del self._sized_from_group[gang.source]
 
 
 def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:
@@ -461,5 +490,7 @@ def _base(gang: Gang, used: set[PoolName | None]) -> tuple[frozenset[PoolName], 
 def _manner(gang: Gang) -> GangLayout:
     """Return the layout of a gang. It does not depend on which of the pods still wait."""
     members = gang.members
-    beside = [m.node for m in members if m.uses and m.node is not None]
-    return manner_of([m.pod.style for m in members], [m.pod.near for m in members], beside)
+    beside = [m.node for m in members if m.counts_as_used and m.node is not None]
+    return gang_layout_of(
+        [m.pod.placement_strategy for m in members], [m.pod.topology for m in members], beside
+    )

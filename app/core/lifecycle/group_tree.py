@@ -14,24 +14,25 @@ from app.core.fairshare.user_queue import QueueKey
 
 @dataclass(frozen=True, slots=True)
 class GroupTree:
-    """A PodGroup that needs `least` pods, or a composite group that needs `least` of `children`.
+    """A PodGroup that needs `min_count` pods, or a composite group that needs `min_count` of
+    `children`.
 
     `name` is the gang name of the group. `children` is None for a PodGroup.
     """
 
     name: str
-    least: int
+    min_count: int
     children: tuple[GroupTree, ...] | None = None
 
     @property
-    def fewest(self) -> int:
+    def min_pods(self) -> int:
         """Return the smallest number of pods that completes it. A missing child counts as one."""
         if self.children is None:
-            return self.least
-        smallest = sorted(child.fewest for child in self.children)[: self.least]
-        return sum(smallest) + self.least - len(smallest)
+            return self.min_count
+        smallest = sorted(child.min_pods for child in self.children)[: self.min_count]
+        return sum(smallest) + self.min_count - len(smallest)
 
-    def lacking(
+    def pods_to_complete(
         self, present: Mapping[str, int], ready: Mapping[str, Sequence[QueueKey]]
     ) -> list[QueueKey] | None:
         """Return the first ready pods that complete it, beside those that are present.
@@ -40,11 +41,11 @@ class GroupTree:
         be completed. Empty: it is complete. Child groups with older pods come first.
         """
         if self.children is None:
-            count = max(0, self.least - present.get(self.name, 0))
+            count = max(0, self.min_count - present.get(self.name, 0))
             found = ready.get(self.name, ())
             return list(found[:count]) if len(found) >= count else None
-        each = (child.lacking(present, ready) for child in self.children)
+        each = (child.pods_to_complete(present, ready) for child in self.children)
         complete = sorted((pods for pods in each if pods is not None), key=lambda pods: pods[:1])
-        if len(complete) < self.least:
+        if len(complete) < self.min_count:
             return None
-        return [pod for pods in complete[: self.least] for pod in pods]
+        return [pod for pods in complete[: self.min_count] for pod in pods]

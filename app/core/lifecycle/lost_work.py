@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.model import Amounts, Millis
-from app.core.podspec.device_fractions import about_devices
+from app.core.podspec.device_fractions import estimate_devices
 
 
 def lost_time(released: Millis | None, checkpoint: Millis | None, now: Millis) -> Millis:
@@ -22,19 +22,25 @@ def lost_time(released: Millis | None, checkpoint: Millis | None, now: Millis) -
 
 def lost_device_time(demand: Amounts, lost: Millis) -> int:
     """Return device-milliseconds, rounded down."""
-    return int(about_devices(demand) * lost)
+    return int(estimate_devices(demand) * lost)
 
 
-def lost_by(tracked: PodRecord, now: Millis) -> int:
+def device_time_lost_by(tracked: PodRecord, now: Millis) -> int:
     """Return the device-milliseconds that the eviction of a pod loses at most."""
     pod = tracked.pod
-    return lost_device_time(pod.demand, lost_time(tracked.released, pod.reclaim.checkpoint, now))
+    return lost_device_time(
+        pod.demand, lost_time(tracked.released_at, pod.reclaim_terms.checkpoint_interval, now)
+    )
 
 
-def say_loss(tracked: PodRecord, now: Millis) -> str:
+def describe_loss(tracked: PodRecord, now: Millis) -> str:
     """Return a sentence with the loss, for the owner of an evicted pod; "" without a loss."""
-    hours = lost_by(tracked, now) / 3_600_000
+    hours = device_time_lost_by(tracked, now) / 3_600_000
     if not hours:
         return ""
-    since = "its start" if tracked.pod.reclaim.checkpoint is None else "its last checkpoint"
+    since = (
+        "its start"
+        if tracked.pod.reclaim_terms.checkpoint_interval is None
+        else "its last checkpoint"
+    )
     return f" It loses at most {hours:.3g} GPU hours since {since}."

@@ -23,7 +23,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.placement.allocations import Allocations
-from app.core.placement.pools import Pools, devices
+from app.core.placement.pools import Pools, node_devices
 
 FIRST_MS = 30_000
 """Exclusion of a node after its first refusal. It doubles with each later refusal."""
@@ -52,7 +52,7 @@ OUT_OF_RESOURCE = "OutOfResource"
 """Represents any other resource, so that metrics have few labels."""
 
 
-def refusal(reason: str) -> str:
+def refusal_reason(reason: str) -> str:
     """Return the refusal reason of a Failed pod; "" if its node did not refuse it."""
     if reason in REASONS:
         return reason
@@ -90,19 +90,19 @@ class NodeRefusals:
         self._records: dict[NodeName, _Record] = {}
         self._trials: dict[Uid, NodeName] = {}
 
-    def see(
+    def observe_pod(
         self, ref: PodRef, known: Pod, pod: Pod, tenant: TenantName, now: Millis
     ) -> list[Effect]:
         """Process an observed released pod; `known` is its previous state. Return reports."""
         if pod.node is None:
             return []
         if pod.phase is not Phase.FINISHED:
-            if pod.started is not None and known.started is None:
+            if pod.started_at is not None and known.started_at is None:
                 self._forget(pod.node)  # its kubelet accepted a pod
             return []
-        if not pod.refused or known.started is not None:
+        if not pod.refusal_reason or known.started_at is not None:
             return []
-        pool = self._pools.home_of(pod.node)
+        pool = self._pools.pool_of_node(pod.node)
         if pool is None:
             return []
         record = self._record(pod.node, tenant, now)
@@ -110,23 +110,25 @@ class NodeRefusals:
         self._end_trial(record)
         return _reports(ref, pod, tenant, pool, record, now)
 
-    def gone(self, uid: Uid) -> None:
+    def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod. A pod without a trial is ignored."""
         node = self._trials.get(uid)
         if node is not None:
             self._end_trial(self._records[node])
 
-    def node_seen(self, node: Node) -> None:
+    def observe_node(self, node: Node) -> None:
         """Process an observed node. If its devices changed, it may accept pods again."""
         record = self._records.get(node.name)
-        if record is not None and devices(node) != record.devices:
+        if record is not None and node_devices(node) != record.devices:
             self._forget(node.name)
 
-    def node_gone(self, name: NodeName) -> None:
+    def forget_node(self, name: NodeName) -> None:
         """Remove a deleted node."""
         self._forget(name)
 
-    def tried(self, uid: Uid, node: NodeName | None, tenant: TenantName, now: Millis) -> bool:
+    def record_release(
+        self, uid: Uid, node: NodeName | None, tenant: TenantName, now: Millis
+    ) -> bool:
         """Record a release to a node. Return whether it starts a trial, which closes the node."""
         record = self._records.get(node) if node is not None else None
         if record is None or node is None or record.trial is not None:
@@ -150,9 +152,9 @@ class NodeRefusals:
             if now - record.until > MEMORY_MS:
                 self._forget(name)
         closed = {n: r for n, r in self._records.items() if r.is_closed(now)}
-        self._pools.avoid({n: r.until for n, r in closed.items() if r.is_common})
+        self._pools.set_avoided_nodes({n: r.until for n, r in closed.items() if r.is_common})
         some = ((t, n) for n, r in closed.items() if not r.is_common for t in r.tenants)
-        self._placement.close(frozenset(some))
+        self._placement.set_closed_nodes(frozenset(some))
 
     def _record(self, name: NodeName, tenant: TenantName, now: Millis) -> _Record:
         record = self._records.get(name)
@@ -182,8 +184,9 @@ def _reports(
     assert pod.node is not None
     whose = "no pod" if record.is_common else f"no pod of tenant {tenant}"
     text = (
-        f"node {pod.node} refused it ({pod.refused}), so {whose} is released to that node for "
+        f"node {pod.node} refused it ({pod.refusal_reason}), so {whose} is released to that node "
+        "for "
         f"{(record.until - now) // 1000} s; create the pod again if no controller does"
     )
-    found = NodeRefused(ref, tenant, pod.node, pool, pod.refused, record.until)
+    found = NodeRefused(ref, tenant, pod.node, pool, pod.refusal_reason, record.until)
     return [found, EmitEvent(ref, EventReason.NODE_REFUSED, text)]

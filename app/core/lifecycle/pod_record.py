@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from app.core.effects import Charge, Intend, ListOrder, PodRef
-from app.core.fairshare.sort_key import NEVER, Served
+from app.core.fairshare.sort_key import NEVER_SERVED, Served
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.fairshare.user_queue import QueueKey
@@ -28,9 +28,9 @@ from app.core.model import (
     Wait,
 )
 from app.core.placement.allocations import Allocation
-from app.core.placement.node_filter import terms_of
+from app.core.placement.node_filter import node_constraints_of
 from app.core.podspec.constraints import NodeConstraints
-from app.core.podspec.equivalence_class import ANYHOW, EquivalenceClass, GangLayout
+from app.core.podspec.equivalence_class import DEFAULT_LAYOUT, EquivalenceClass, GangLayout
 from app.core.podspec.pod_groups import UNBOUNDED
 from app.core.well_known import GATE
 
@@ -47,7 +47,7 @@ Queueing = tuple[TenantName, UserName]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class StoreListing:
     """How the store lists a held pod that is not a queued workload of its own.
 
     `rank` "": the rank of the pod itself. `pods` is the number of waiting pods of its workload.
@@ -71,39 +71,40 @@ class PodRecord:
     `pool` and `allocation` are set while it uses capacity.
 
     `written` is the last write to the store, `noted` the last audit entry, `announced_wait` the
-    wait reason that was last sent to its owner. `released` is the start of its use, `entered` the
-    time since which it counts as used here, `run` its usage record. `aimed` is the node of its
-    release. `ordered` are its node constraints after the release, until an observation shows the
-    release. `rests` excludes it from the order during a backoff. `postponements` counts how often
-    its evaluation took too long, and `is_postponed` marks a backoff for that reason. `evicted` is
-    the reason of its eviction. `spared` are the tenants that may not reclaim it, and until when.
+    wait reason that was last sent to its owner. `released_at` is the start of its use, `entered`
+    the time since which it counts as used here, `usage_record` its usage record. `aimed` is the
+    node of its release. `ordered` are its node constraints after the release, until an observation
+    shows the release. `rests` excludes it from the order during a backoff. `postponements` counts
+    how often its evaluation took too long, and `is_postponed` marks a backoff for that reason.
+    `eviction_reason` is the reason of its eviction. `spared` are the tenants that may not reclaim
+    it, and until when.
     """
 
     pod: Pod
-    life: PodState
-    stamp: Served
+    state: PodState
+    release_id: Served
     queue_key: QueueKey
     leaf: UserNode | None = None
     gang: Gang | None = None
-    shape: EquivalenceClass | None = None
+    equivalence_class: EquivalenceClass | None = None
     pool: PoolName | None = None
     allocation: Allocation | None = None
-    released: Millis | None = None
-    entered: Millis | None = None
-    run: UsageRecord | None = None
-    wait: Wait | None = None
+    released_at: Millis | None = None
+    counted_since: Millis | None = None
+    usage_record: UsageRecord | None = None
+    wait_reason: Wait | None = None
     announced_wait: Wait | None = None
-    aimed: NodeName | None = None
-    refusals: int = 0
-    rests: bool = False
+    target_node: NodeName | None = None
+    release_refusals: int = 0
+    is_backing_off: bool = False
     postponements: int = 0
     is_postponed: bool = False
-    evicted: str = ""
-    spared: tuple[frozenset[TenantName], Millis] | None = None
+    eviction_reason: str = ""
+    reclaim_protection: tuple[frozenset[TenantName], Millis] | None = None
     intent: Intend | None = None
-    written: Queueing | Listed | Charge | None = None
-    ordered: NodeConstraints | None = None
-    noted: str = ""
+    store_state: Queueing | StoreListing | Charge | None = None
+    pending_constraints: NodeConstraints | None = None
+    last_audit_entry: str = ""
 
     @property
     def ref(self) -> PodRef:
@@ -121,37 +122,41 @@ class PodRecord:
         return (self,)
 
     @property
-    def starting(self) -> tuple[PodRecord, ...]:
+    def pods_to_release(self) -> tuple[PodRecord, ...]:
         """Return the pods to release when this workload is selected: the pod itself."""
         return (self,)
 
     @property
-    def begun(self) -> bool:
+    def release_attempted(self) -> bool:
         """Return whether a leader has already started to release it without success.
 
         The fence in the release annotation shows this. Only Fairgate can write a fence, and no new
         pod has one. A refused patch is no evidence, because users with edit permission can cause
         any number.
         """
-        return self.pod.release.startswith(FENCE)
+        return self.pod.release_annotation.startswith(FENCE)
 
     @property
-    def uses(self) -> bool:
+    def counts_as_used(self) -> bool:
         """Return whether it may run and therefore counts as used."""
-        return self.life is not PodState.HELD
+        return self.state is not PodState.HELD
 
     @property
-    def terms(self) -> NodeConstraints:
+    def node_constraints(self) -> NodeConstraints:
         """Return its node constraints, or those it will have after its release is observed."""
-        return self.ordered if self.ordered is not None else terms_of(self.pod)
+        return (
+            self.pending_constraints
+            if self.pending_constraints is not None
+            else node_constraints_of(self.pod)
+        )
 
-    def update(self, pod: Pod) -> None:
+    def update_constraints(self, pod: Pod) -> None:
         """Apply changed node constraints of an observation. They replace `ordered`."""
-        terms = terms_of(pod)
-        if (terms, pod.only) != (terms_of(self.pod), self.pod.only):
-            self.ordered = None
+        terms = node_constraints_of(pod)
+        if (terms, pod.node_names) != (node_constraints_of(self.pod), self.pod.node_names):
+            self.pending_constraints = None
             if self.allocation is not None:
-                self.allocation.terms, self.allocation.only = terms, pod.only
+                self.allocation.terms, self.allocation.node_names = terms, pod.node_names
 
     @property
     def node(self) -> NodeName | None:
@@ -163,114 +168,123 @@ class PodRecord:
 class Gang:
     """Pods of one user that must run together, and the number of pods required.
 
-    `size` is the largest number of pods; 0 means that the object with the size is unknown. `least`
-    of them are released together, as its minimum. In an elastic gang, `least` is below `size`, and
-    each further pod is released alone. `source` is the object that the pods name. `asks`: the size
-    comes from it. It may also give `total`, the number of pods that must succeed, `succeeded`, the
-    number that did, `since`, the time since which the gang waits, `tree`, the pod groups that
-    the minimum must complete, and `preemption`, the preemption policy of the pod group.
-    `stated` is the newest pod that stated the numbers. `done` are the succeeded pods that still
-    exist, each with the owners of all pods that the gang had then.
+    `size` is the largest number of pods; 0 means that the object with the size is unknown.
+    `min_count` of them are released together, as its minimum. In an elastic gang, `min_count` is
+    below `size`, and each further pod is released alone. `source` is the object that the pods name.
+    `asks`: the size comes from it. It may also give `required_successes`, the number of pods that
+    must succeed, `succeeded_count`, the number that did, `waiting_since`, the time since which the
+    gang waits, `group_tree`, the pod groups that the minimum must complete, and
+    `preemption_policy`, the preemption policy of the pod group. `newest_statement` is the newest
+    pod that stated the numbers. `done` are the succeeded pods that still exist, each with the
+    owners of all pods that the gang had then.
 
-    `queue_key`, `leaf` and `shape` are set while the held pods `starting` wait as one workload.
-    `half`: the other pods of the gang were released, and `starting` is the rest. `further` are the
-    held pods that wait alone, each as its own workload. `steps`: they do, because the minimum was
-    released. `base` are then the pools and the layout that they follow.
+    `queue_key`, `leaf` and `equivalence_class` are set while the held pods `pods_to_release` wait
+    as one workload.
+    `half`: the other pods of the gang were released, and `pods_to_release` is the rest.
+    `extra_pods` are the held pods that wait alone, each as its own workload. `releases_singly`:
+    they do, because the minimum was released. `extra_pods_layout` are then the pools and the layout
+    that they follow.
 
     `ending` are the terminating pods, `past` the released ones, `runs` the running ones. `floor` is
-    the smallest `least` since the first release, so a raised minimum evicts no pod. `started`: the
-    minimum ran at the same time. `found`: a released pod existed when the gang was first observed.
-    `GangReadiness` sets `lacks`, `lost` and `leaving`.
+    the smallest `min_count` since the first release, so a raised minimum evicts no pod.
+    `has_started`: the minimum ran at the same time. `found`: a released pod existed when the gang
+    was first observed. `GangReadiness` sets `lacks`, `lost` and `leaving`.
     """
 
     key: GangKey
     size: int
     source: GangSource
-    least: int = 0
-    since: Millis | None = None
-    tree: GroupTree | None = None
-    preemption: str = ""
-    asks: bool = False
-    total: int | None = None
-    succeeded: int = 0
-    stated: tuple[Millis, Uid] | None = None
+    min_count: int = 0
+    waiting_since: Millis | None = None
+    group_tree: GroupTree | None = None
+    preemption_policy: str = ""
+    size_from_group: bool = False
+    required_successes: int | None = None
+    succeeded_count: int = 0
+    newest_statement: tuple[Millis, Uid] | None = None
     pods: dict[Uid, PodRecord] = field(default_factory=dict)
-    ending: set[Uid] = field(default_factory=set)
-    past: set[Uid] = field(default_factory=set)
-    runs: set[Uid] = field(default_factory=set)
-    done: dict[Uid, frozenset[str]] = field(default_factory=dict)
-    floor: int | None = None
-    started: bool = False
+    terminating: set[Uid] = field(default_factory=set)
+    released: set[Uid] = field(default_factory=set)
+    running: set[Uid] = field(default_factory=set)
+    succeeded_pods: dict[Uid, frozenset[str]] = field(default_factory=dict)
+    min_count_since_release: int | None = None
+    has_started: bool = False
     was_running: bool = False
     queue_key: QueueKey | None = None
     leaf: UserNode | None = None
-    shape: EquivalenceClass | None = None
-    starting: tuple[PodRecord, ...] = ()
-    further: dict[Uid, PodRecord] = field(default_factory=dict)
-    steps: bool = False
-    base: tuple[frozenset[PoolName], GangLayout] = (frozenset(), ANYHOW)
-    half: bool = False
-    lacks: Millis | None = None
-    lost: bool = False
-    leaving: str = ""
+    equivalence_class: EquivalenceClass | None = None
+    pods_to_release: tuple[PodRecord, ...] = ()
+    extra_pods: dict[Uid, PodRecord] = field(default_factory=dict)
+    releases_singly: bool = False
+    extra_pods_layout: tuple[frozenset[PoolName], GangLayout] = (frozenset(), DEFAULT_LAYOUT)
+    is_partially_released: bool = False
+    incomplete_since: Millis | None = None
+    has_lost_pod: bool = False
+    leaving_because: str = ""
 
     @property
     def is_elastic(self) -> bool:
         """Return whether the gang starts with fewer pods than it may have."""
-        return self.least < self.size
+        return self.min_count < self.size
 
     @property
-    def other_policy(self) -> str:
+    def conflicting_policy(self) -> str:
         """Return a preemption policy of its pods that is not that of its pod group, or "".
 
         kube-scheduler schedules no pod of such a group. A group has a policy only with the feature
         gate `PodGroupPreemptionPolicy`.
         """
-        if not self.preemption:
+        if not self.preemption_policy:
             return ""
-        found = {member.pod.preemption for member in self.pods.values()} - {self.preemption}
+        found = {member.pod.preemption_policy for member in self.pods.values()} - {
+            self.preemption_policy
+        }
         return min(found, default="")
 
     @property
-    def need(self) -> int:
+    def required(self) -> int:
         """Return how many pods must exist now. Succeeded pods are not required."""
-        return self._required(self.least)
+        return self._count_required(self.min_count)
 
     @property
-    def owed(self) -> int:
+    def required_of_released(self) -> int:
         """Return how many pods its released part must reach, whatever its minimum became since."""
-        return self._required(self.least if self.floor is None else min(self.least, self.floor))
+        return self._count_required(
+            self.min_count
+            if self.min_count_since_release is None
+            else min(self.min_count, self.min_count_since_release)
+        )
 
-    def _required(self, least: int) -> int:
-        if self.total is not None:
-            return min(least, max(0, self.total - self.succeeded))
-        if self.asks:
-            return max(0, least - len(self.done))
-        if not self.done:
+    def _count_required(self, least: int) -> int:
+        if self.required_successes is not None:
+            return min(least, max(0, self.required_successes - self.succeeded_count))
+        if self.size_from_group:
+            return max(0, least - len(self.succeeded_pods))
+        if not self.succeeded_pods:
             return least
         # An earlier run may have used the same gang name, and only the pods show that. Pods of an
         # earlier run had other owners, or a full gang of its pods succeeded.
         makers = {member.pod.owner for member in self.pods.values()}
-        ours = sum(not makers.isdisjoint(owners) for owners in self.done.values())
+        ours = sum(not makers.isdisjoint(owners) for owners in self.succeeded_pods.values())
         return max(0, least - ours % max(1, self.size))
 
     @property
     def released_count(self) -> int:
         """Return the number of released pods, without terminating pods."""
-        return len(self.past) - sum(uid in self.past for uid in self.ending)
+        return len(self.released) - sum(uid in self.released for uid in self.terminating)
 
     @property
-    def most(self) -> int:
+    def max_pods(self) -> int:
         """Return the number of pods that it may have: those that exist if that is not stated.
 
         A pod beyond the size waits alone. It belongs to the gang once it is released.
         """
-        return self.there if self.size == UNBOUNDED else max(self.size, self.released_count)
+        return self.present if self.size == UNBOUNDED else max(self.size, self.released_count)
 
     @property
-    def there(self) -> int:
+    def present(self) -> int:
         """Return the number of pods that wait or run, without terminating pods."""
-        return len(self.pods) - len(self.ending)
+        return len(self.pods) - len(self.terminating)
 
     @property
     def name(self) -> str:
@@ -286,33 +300,37 @@ class Gang:
 Workload = PodRecord | Gang
 
 
-def kind_of(leaf: UserNode, pod: Pod) -> BackoffKey:
+def backoff_key_of(leaf: UserNode, pod: Pod) -> BackoffKey:
     """Return the backoff key of a pod: tenant, user and requests."""
     return *leaf.account, frozenset(pod.demand.items())
 
 
-def stamp_of(release: str) -> Served:
+def release_id_of(release: str) -> Served:
     """Return (epoch, sequence) of a release annotation. `0@7` and `0@7.3` give (7, 0).
 
     Any other value gives NEVER, because users with edit permission can write the annotation too.
     """
     match = _STAMP.fullmatch(release)
     if match is None:
-        return NEVER
+        return NEVER_SERVED
     return int(match["fence"] or match["epoch"]), int(match["sequence"] or 0)
 
 
-def same_use(tracked: PodRecord, pod: Pod) -> bool:
+def is_same_usage(tracked: PodRecord, pod: Pod) -> bool:
     """Return whether a running pod keeps its user, gang, requests, node and pool."""
     known = tracked.pod
     if (known.namespace, known.user, known.gang) != (pod.namespace, pod.user, pod.gang):
         return False
-    if (known.demand, known.asks, known.node) != (pod.demand, pod.asks, pod.node):
+    if (known.demand, known.needs_managed, known.node) != (pod.demand, pod.needs_managed, pod.node):
         return False
     return pod.node is not None or pod.pool in (None, tracked.pool)
 
 
-def still_walled(pod: Pod, known: Pod) -> Pod:
+def with_known_exclusions(pod: Pod, known: Pod) -> Pod:
     """Return the pod with the `walled` rules that were found before, if they still apply."""
     same = pod.labels == known.labels or GATE not in pod.gates
-    return replace(pod, walled=known.walled) if known.walled and not pod.walled and same else pod
+    return (
+        replace(pod, excluded_by=known.excluded_by)
+        if known.excluded_by and not pod.excluded_by and same
+        else pod
+    )

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from app.core.fairshare.live_usage import LiveUsage
-from app.core.fairshare.sort_key import NEVER
+from app.core.fairshare.sort_key import NEVER_SERVED
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import queue_key_of
@@ -19,7 +19,14 @@ from app.core.lifecycle.binding_progress import BindingProgress
 from app.core.lifecycle.budget_registry import BudgetRegistry
 from app.core.lifecycle.claim_charges import ClaimCharges, ClaimUse
 from app.core.lifecycle.gangs import Gangs
-from app.core.lifecycle.pod_record import Gang, PodRecord, Workload, kind_of, same_use, stamp_of
+from app.core.lifecycle.pod_record import (
+    Gang,
+    PodRecord,
+    Workload,
+    backoff_key_of,
+    is_same_usage,
+    release_id_of,
+)
 from app.core.lifecycle.pod_state import PodState
 from app.core.lifecycle.tenant_gaps import TenantGaps
 from app.core.model import (
@@ -37,8 +44,8 @@ from app.core.model import (
 )
 from app.core.placement.device_fit import DeviceFit
 from app.core.placement.equivalence_table import EquivalenceTable
-from app.core.placement.node_filter import terms_of
-from app.core.placement.pod_affinity import distances_of
+from app.core.placement.node_filter import node_constraints_of
+from app.core.placement.pod_affinity import distance_rules_of
 from app.core.placement.pools import Pools
 from app.core.podspec.constraints import NodeConstraints
 from app.core.policy import Mode, Policy
@@ -61,13 +68,13 @@ class PodRegistry:
         fit: DeviceFit,
     ) -> None:
         self.pods: dict[Uid, PodRecord] = {}
-        self.idle: dict[Uid, PodRecord] = {}
+        self.held_unmanaged: dict[Uid, PodRecord] = {}
         """Held pods that request no managed resource, as their claims show."""
-        self.pending: Counter[TenantName] = Counter()
-        self.waiting: dict[UserNode, dict[Uid, PodRecord]] = {}
-        """Pods that are held or being released, by user. `pending` counts these pods."""
-        self.running: dict[UserNode, dict[Uid, PodRecord]] = {}
-        self.touched: dict[Uid, PodRecord] = {}
+        self.pending_by_tenant: Counter[TenantName] = Counter()
+        self.waiting_by_user: dict[UserNode, dict[Uid, PodRecord]] = {}
+        """Pods that are held or being released, by user. `pending_by_tenant` counts these pods."""
+        self.running_by_user: dict[UserNode, dict[Uid, PodRecord]] = {}
+        self.changed_pods: dict[Uid, PodRecord] = {}
         self.usage = usage
         self._tenancy = tenancy
         self._pools = pools
@@ -84,33 +91,33 @@ class PodRegistry:
         self._pinned: dict[NodeName, dict[Uid, PodRecord]] = {}
         """Pods whose pool depends on a node: the node is their only choice, or they run on it."""
         self._names: dict[tuple[str, str], Uid] = {}
-        self._seen: tuple[int, int] = (-1, -1)
-        self._dirty = True
+        self._accounted_versions: tuple[int, int] = (-1, -1)
+        self._needs_recount = True
         self._peak = 0
 
-    def put_tenant(self, tenant: Tenant) -> None:
+    def record_tenant(self, tenant: Tenant) -> None:
         """Record the observed state of a Tenant."""
         known = self._tenancy.tenants.get(tenant.name)
         if known != tenant:
             self._tenancy.add_tenant(tenant)
-            self._dirty = True
+            self._needs_recount = True
             if known is not None:
-                self.tenant_gaps.see_change(known, self.usage.now)
+                self.tenant_gaps.record_change(known, self.usage.now)
 
     def drop_tenant(self, name: TenantName) -> None:
         """Record that a Tenant was deleted."""
         known = self._tenancy.tenants.get(name)
         if known is not None:
-            self._tenancy.drop(name)
-            self._dirty = True
-            self.tenant_gaps.see_change(known, self.usage.now)
+            self._tenancy.drop_tenant(name)
+            self._needs_recount = True
+            self.tenant_gaps.record_change(known, self.usage.now)
 
-    def put_policy(self, policy: Policy) -> None:
+    def apply_policy(self, policy: Policy) -> None:
         """Apply this Policy from now on."""
         if policy != self.usage.policy:
             self.usage.policy = policy
-            self.budgets.respect(not policy.reclaims_over_budgets)
-            self._dirty = True
+            self.budgets.set_respected(not policy.reclaims_over_budgets)
+            self._needs_recount = True
 
     def find_pod(self, namespace: str, name: str) -> PodRecord | None:
         """Return the newest pod with this name, or None. A deleted pod may not be gone yet."""
@@ -119,154 +126,163 @@ class PodRegistry:
 
     def add(self, pod: Pod, life: PodState) -> PodRecord:
         """Add a newly observed pod and account it."""
-        queue_key = queue_key_of(pod.priority, pod.since, pod.uid)
-        tracked = self.pods[pod.uid] = PodRecord(pod, life, stamp_of(pod.release), queue_key)
+        queue_key = queue_key_of(pod.priority, pod.created_at, pod.uid)
+        tracked = self.pods[pod.uid] = PodRecord(
+            pod, life, release_id_of(pod.release_annotation), queue_key
+        )
         if life is PodState.USING:
-            tracked.released = self._start_of(pod)
-            if tracked.released is not None and tracked.stamp > NEVER:
-                tracked.entered = tracked.released
-        tracked.pod = self._charged(tracked, pod, life)
+            tracked.released_at = self._start_of(pod)
+            if tracked.released_at is not None and tracked.release_id > NEVER_SERVED:
+                tracked.counted_since = tracked.released_at
+        tracked.pod = self._with_charges(tracked, pod, life)
         self._names[pod.namespace, pod.name] = pod.uid
-        self._place(tracked)
+        self._account(tracked)
         return tracked
 
-    def change(self, tracked: PodRecord, pod: Pod, life: PodState) -> None:
+    def update_pod(self, tracked: PodRecord, pod: Pod, life: PodState) -> None:
         """Update a known pod after an observation or a change of its state."""
-        pod = self._charged(tracked, pod, life)
-        if tracked.pod == pod and tracked.life is life:
+        pod = self._with_charges(tracked, pod, life)
+        if tracked.pod == pod and tracked.state is life:
             return
         stays = (
             life is PodState.USING
-            and tracked.uses
+            and tracked.counts_as_used
             and tracked.allocation
-            and same_use(tracked, pod)
+            and is_same_usage(tracked, pod)
         )
-        tracked.update(pod)
+        tracked.update_constraints(pod)
         if not stays:
-            self._unplace(tracked)
-        elif tracked.life is not PodState.USING and tracked.leaf is not None:
-            self._pend(tracked, tracked.leaf, -1)
-            self.touched[pod.uid] = tracked
-        tracked.pod, tracked.life = pod, life
-        tracked.stamp = max(tracked.stamp, stamp_of(pod.release))
-        if life is PodState.USING and tracked.released is None:
+            self._unaccount(tracked)
+        elif tracked.state is not PodState.USING and tracked.leaf is not None:
+            self._count_pending(tracked, tracked.leaf, -1)
+            self.changed_pods[pod.uid] = tracked
+        tracked.pod, tracked.state = pod, life
+        tracked.release_id = max(tracked.release_id, release_id_of(pod.release_annotation))
+        if life is PodState.USING and tracked.released_at is None:
             # another actor released it
-            tracked.released = self._start_of(pod) or self.usage.now
+            tracked.released_at = self._start_of(pod) or self.usage.now
         if not stays:
-            tracked.queue_key = queue_key_of(pod.priority, pod.since, pod.uid)
-            self._place(tracked)
+            tracked.queue_key = queue_key_of(pod.priority, pod.created_at, pod.uid)
+            self._account(tracked)
         else:
             if tracked.allocation is not None and pod.terminating:
-                self.usage.part(tracked.allocation)
-            self.binding.see(tracked)
-        self.gangs.seen(tracked)
+                self.usage.mark_terminating(tracked.allocation)
+            self.binding.observe_pod(tracked)
+        self.gangs.observe_pod(tracked)
 
     def release(
         self, tracked: PodRecord, at: NodeName | None, terms: NodeConstraints | None = None
     ) -> None:
         """Charge a held pod to the pool of its intent, on node `at`, with constraints `terms`."""
-        self._unplace(tracked)
-        tracked.aimed, tracked.ordered = at, terms
-        tracked.life, tracked.released = PodState.RELEASING, self.usage.now
-        tracked.pod = self._charged(tracked, tracked.pod, tracked.life)
-        self._place(tracked, at)
-        self.gangs.seen(tracked)
+        self._unaccount(tracked)
+        tracked.target_node, tracked.pending_constraints = at, terms
+        tracked.state, tracked.released_at = PodState.RELEASING, self.usage.now
+        tracked.pod = self._with_charges(tracked, tracked.pod, tracked.state)
+        self._account(tracked, at)
+        self.gangs.observe_pod(tracked)
 
-    def learn_walls(self, workload: Workload) -> bool:
+    def update_exclusions(self, workload: Workload) -> bool:
         """Find the rules that close nodes to the pods of a workload before its release.
 
         Sources are the anti-affinity of existing pods, nodes that refused pods of the tenant, and
         devices that do not match.
         Return whether the rules changed. The caller must then call `settle` before it continues.
         """
-        mates = {wall.group: wall for each in workload.starting for wall in each.pod.walls}
-        if len(workload.starting) == 1:
+        mates = {
+            wall.group: wall
+            for each in workload.pods_to_release
+            for wall in each.pod.anti_affinity_terms
+        }
+        if len(workload.pods_to_release) == 1:
             mates.clear()  # its own anti-affinity applies to other pods only
         learned = False
-        for tracked in workload.starting:
-            found = self.usage.walls.against(tracked.pod, mates.values())
-            found += self._fit.rules(self._claimants.needs(tracked.pod))
+        for tracked in workload.pods_to_release:
+            found = self.usage.existing_anti_affinity.rules_excluding(tracked.pod, mates.values())
+            found += self._fit.rules(self._claimants.device_needs(tracked.pod))
             if tracked.leaf is not None:
-                found += self.usage.closed_to(tracked.leaf.tenant)
-            if tracked.pod.walled != found:
-                self.change(tracked, replace(tracked.pod, walled=found), tracked.life)
+                found += self.usage.closed_node_rules(tracked.leaf.tenant)
+            if tracked.pod.excluded_by != found:
+                self.update_pod(tracked, replace(tracked.pod, excluded_by=found), tracked.state)
                 learned = True
         return learned
 
     def compute_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""
-        while stale := self._claimants.take_stale():
+        while stale := self._claimants.drain_stale_pods():
             for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
-                self.change(tracked, tracked.pod, tracked.life)
-        for uid in self.budgets.take_stale(self.usage.now):
+                self.update_pod(tracked, tracked.pod, tracked.state)
+        for uid in self.budgets.drain_stale_pods(self.usage.now):
             kept = self.pods[uid]
-            if kept.life is PodState.HELD and self.budgets.keeper(kept.pod) != kept.pod.kept_by:
-                self.change(kept, kept.pod, kept.life)
+            if (
+                kept.state is PodState.HELD
+                and self.budgets.budget_reason(kept.pod) != kept.pod.budget_reason
+            ):
+                self.update_pod(kept, kept.pod, kept.state)
 
-    def devices_of(self, pod: Pod) -> str:
+    def describe_devices(self, pod: Pod) -> str:
         """Return which devices match the claims of a pod, as a clause."""
-        return self._fit.text(self._claimants.needs(pod))
+        return self._fit.describe_devices(self._claimants.device_needs(pod))
 
-    def grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
+    def claims_to_grant(self, pod: Pod) -> tuple[GrantedClaim, ...]:
         """Return the claims that a release of this pod is for. Empty in mode Observe."""
         if not pod.claims or self.usage.policy.mode is not Mode.ENFORCE:
             return ()
-        return self._claimants.grants(pod)
+        return self._claimants.current_grants(pod)
 
-    def rest(self, tracked: PodRecord, rests: bool) -> None:
+    def set_backing_off(self, tracked: PodRecord, rests: bool) -> None:
         """Exclude a held pod from the order during a backoff, or include it again."""
-        self._unplace(tracked)
-        tracked.rests = rests
+        self._unaccount(tracked)
+        tracked.is_backing_off = rests
         tracked.is_postponed = rests and tracked.is_postponed
-        self._place(tracked)
+        self._account(tracked)
 
-    def _move(self, tracked: PodRecord) -> None:
+    def _account_again(self, tracked: PodRecord) -> None:
         """Account a pod again because its eligible pools changed."""
         expected = tracked.node
-        self._unplace(tracked)
-        self._place(tracked, expected)
+        self._unaccount(tracked)
+        self._account(tracked, expected)
 
-    def ban(self, kinds: frozenset[BackoffKey]) -> None:
+    def set_banned(self, kinds: frozenset[BackoffKey]) -> None:
         """Exclude exactly the held pods with these backoff keys from the order."""
         changed, self.banned = kinds ^ self.banned, kinds
         if not changed:
             return
         for tracked in self.pods.values():
             leaf = tracked.leaf
-            if leaf is None or tracked.life is not PodState.HELD:
+            if leaf is None or tracked.state is not PodState.HELD:
                 continue
-            if kind_of(leaf, tracked.pod) in changed:
-                self._unplace(tracked)
-                self._place(tracked)
+            if backoff_key_of(leaf, tracked.pod) in changed:
+                self._unaccount(tracked)
+                self._account(tracked)
 
     def remove(self, tracked: PodRecord) -> None:
         """Remove a pod. It may be charged until `minCharge` has passed, unless it was evicted."""
         least = self.usage.policy.min_charge
         until = None
-        if least and tracked.released is not None and not tracked.evicted:
-            until = Millis(tracked.released + least)
-        self._unplace(tracked, until)
-        self.gangs.leave(tracked)
-        self._claimants.leave(tracked.pod.uid)
-        self.budgets.gone(tracked.pod)
-        self.usage.walls.drop(tracked.pod.uid)
-        self.binding.drop(tracked.pod.uid)
+        if least and tracked.released_at is not None and not tracked.eviction_reason:
+            until = Millis(tracked.released_at + least)
+        self._unaccount(tracked, until)
+        self.gangs.remove_member(tracked)
+        self._claimants.forget_pod(tracked.pod.uid)
+        self.budgets.forget_pod(tracked.pod)
+        self.usage.existing_anti_affinity.drop_pod(tracked.pod.uid)
+        self.binding.forget_pod(tracked.pod.uid)
         del self.pods[tracked.pod.uid]
         if self._names.get((tracked.pod.namespace, tracked.pod.name)) == tracked.pod.uid:
             del self._names[tracked.pod.namespace, tracked.pod.name]
-        self.touched.pop(tracked.pod.uid, None)
+        self.changed_pods.pop(tracked.pod.uid, None)
 
-    def workload(self, uid: Uid) -> Workload | None:
+    def find_workload(self, uid: Uid) -> Workload | None:
         """Return the workload that waits under this uid, or None."""
         gang = self.gangs.waiting.get(uid)
         if gang is not None:
             return gang
         tracked = self.pods.get(uid)
-        return tracked if tracked is not None and tracked.shape is not None else None
+        return tracked if tracked is not None and tracked.equivalence_class is not None else None
 
-    def half_gangs(self) -> list[Gang]:
+    def partially_released_gangs(self) -> list[Gang]:
         """Return the partially released gangs, in queue order."""
-        half = self.gangs.half
+        half = self.gangs.partially_released
         return [half[uid] for uid in sorted(half, key=lambda uid: (half[uid].queue_key, uid))]
 
     def settle(self) -> None:
@@ -275,231 +291,242 @@ class PodRegistry:
         This is cheap unless tenants, pools or nodes changed.
         """
         pools = self._pools
-        pools.settle()
+        pools.rebuild_if_stale()
         self._peak = max(self._peak, len(self.pods), FEW)
         if 2 * len(self.pods) < self._peak > FEW:
             self._peak = len(self.pods)
-            self.usage.trim()  # most cached answers concern deleted pods
+            self.usage.trim_affinity_cache()  # most cached answers concern deleted pods
         # The recount may itself change the capacity, hence a loop. Its second iteration is cheap.
-        while self._dirty or self._seen != (pools.version, pools.resized):
+        while self._needs_recount or self._accounted_versions != (
+            pools.version,
+            pools.capacity_version,
+        ):
             scale = pools.scale()
             # Amounts of uncounted resources were not recorded, so other counted resources need a
             # recount.
-            same = self._seen[0] == pools.version and scale.counts_alike(self.usage.tree.scale)
-            stays = not self._dirty and same
-            self._seen = (pools.version, pools.resized)
+            same = self._accounted_versions[0] == pools.version and scale.counts_same_amounts(
+                self.usage.tree.scale
+            )
+            stays = not self._needs_recount and same
+            self._accounted_versions = (pools.version, pools.capacity_version)
             if not stays:
                 self._recount(scale)
             elif scale != self.usage.tree.scale:
                 self.usage.tree.rescale(scale)
-        for name in pools.take_squeezed():
-            self.usage.reconsider(name)
-        self.usage.land()
-        for name in pools.take_moved():
+        for name in pools.drain_overfull_nodes():
+            self.usage.reassign_assumed_pods(name)
+        self.usage.assign_waiting()
+        for name in pools.drain_moved_nodes():
             for tracked in list(self._pinned.get(name, {}).values()):
-                self._move(tracked)  # its node belongs to another pool now
-        rerouted = pools.take_rerouted()
+                self._account_again(tracked)  # its node belongs to another pool now
+        rerouted = pools.drain_changed_constraints()
         for tracked in list(self.pods.values()) if rerouted else ():
             pod = tracked.pod
-            placed = pod.node or pod.only or (tracked.uses and pod.pool in pools.pools)
-            if not placed and terms_of(pod) in rerouted:
-                self._move(tracked)
-        ended = self.tenant_gaps.take_ended(self.usage.now)
+            placed = (
+                pod.node or pod.node_names or (tracked.counts_as_used and pod.pool in pools.pools)
+            )
+            if not placed and node_constraints_of(pod) in rerouted:
+                self._account_again(tracked)
+        ended = self.tenant_gaps.drain_ended(self.usage.now)
         for tracked in list(self.pods.values()) if ended else ():
-            if tracked.pod.namespace in ended and tracked.life is PodState.HELD:
-                self._move(tracked)
-        for tracked in self.gangs.take_moved():
-            if self.pods.get(tracked.pod.uid) is tracked and tracked.life is PodState.HELD:
-                self._move(tracked)
+            if tracked.pod.namespace in ended and tracked.state is PodState.HELD:
+                self._account_again(tracked)
+        for tracked in self.gangs.drain_moved_pods():
+            if self.pods.get(tracked.pod.uid) is tracked and tracked.state is PodState.HELD:
+                self._account_again(tracked)
         regrouped = self.gangs.settle()
-        self.touched.update((member.pod.uid, member) for member in regrouped)
+        self.changed_pods.update((member.pod.uid, member) for member in regrouped)
         self._changed += regrouped
 
-    def take_changed(self) -> list[PodRecord]:
+    def drain_changed_waits(self) -> list[PodRecord]:
         """Return, once, the held pods with a changed wait reason."""
         changed, self._changed = self._changed, []
-        held = [t for t in changed if self.pods.get(t.pod.uid) is t and t.life is PodState.HELD]
-        news = [t for t in held if t.announced_wait is not t.wait]
+        held = [t for t in changed if self.pods.get(t.pod.uid) is t and t.state is PodState.HELD]
+        news = [t for t in held if t.announced_wait is not t.wait_reason]
         for tracked in news:
-            tracked.announced_wait = tracked.wait
+            tracked.announced_wait = tracked.wait_reason
         return news
 
     def _recount(self, scale: Scale) -> None:
         """Account every pod again, as if all had just been observed."""
         nodes = {t.pod.uid: t.node for t in self.pods.values() if t.allocation is not None}
-        self.usage.replant(scale)
-        self.pending.clear()
-        self.waiting.clear()
-        self.running.clear()
+        self.usage.rebuild_tree(scale)
+        self.pending_by_tenant.clear()
+        self.waiting_by_user.clear()
+        self.running_by_user.clear()
         self._shapes.clear()
-        self._pools.forget_answers()
+        self._pools.drop_cached_answers()
         self.gangs.clear()
         self._pinned.clear()
-        self.idle.clear()
-        self._dirty = False
+        self.held_unmanaged.clear()
+        self._needs_recount = False
         # Bound pods first: the others are expected where capacity is left beside them.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
             tracked.leaf = tracked.allocation = None
-            self._place(tracked, nodes.get(tracked.pod.uid))
-        self.usage.resume()
+            self._account(tracked, nodes.get(tracked.pod.uid))
+        self.usage.reapply_lingering()
 
-    def _place(self, tracked: PodRecord, node: NodeName | None = None) -> None:
-        if self._dirty or not self._pools.settled:
-            self._dirty = True
+    def _account(self, tracked: PodRecord, node: NodeName | None = None) -> None:
+        if self._needs_recount or not self._pools.is_current:
+            self._needs_recount = True
             return
         pod = tracked.pod
         name = self._tenancy.tenant_of(pod.namespace)
         tenant = self._tenancy.tenants.get(name)
-        leaf = tracked.leaf = self.usage.leaf(name, pod.user)
-        self.touched[pod.uid] = tracked
-        if pod.walls and tracked.life is not PodState.HELD:
+        leaf = tracked.leaf = self.usage.get_or_add_user(name, pod.user)
+        self.changed_pods[pod.uid] = tracked
+        if pod.anti_affinity_terms and tracked.state is not PodState.HELD:
             holder = (pod.namespace, pod.name)
-            self.usage.walls.add_pod(pod.uid, holder, pod.node, pod.walls, managed=True)
-        elif pod.walls:
-            self.usage.walls.drop(pod.uid)
+            self.usage.existing_anti_affinity.add_pod(
+                pod.uid, holder, pod.node, pod.anti_affinity_terms, managed=True
+            )
+        elif pod.anti_affinity_terms:
+            self.usage.existing_anti_affinity.drop_pod(pod.uid)
         if pod.gang and tracked.gang is None:
-            self.gangs.join(tracked)
-        if tracked.life is PodState.HELD:
-            self._wait(tracked, leaf, tenant)
-        elif not pod.asks:
-            tracked.wait = tracked.shape = None
+            self.gangs.add_pod(tracked)
+        if tracked.state is PodState.HELD:
+            self._queue_pod(tracked, leaf, tenant)
+        elif not pod.needs_managed:
+            tracked.wait_reason = tracked.equivalence_class = None
         else:
-            tracked.wait = tracked.shape = None
+            tracked.wait_reason = tracked.equivalence_class = None
             intended = tracked.intent.pool if tracked.intent else None
             tracked.pool = intended or self._pools.pool_of(pod, tenant)
             if tracked.pool is not None:
-                self._enter(tracked, leaf, tracked.pool, node)
+                self._start_usage(tracked, leaf, tracked.pool, node)
             elif pod.node is not None:
                 self._pinned.setdefault(pod.node, {})[pod.uid] = tracked
-            if tracked.stamp > NEVER:
-                self.usage.tree.serve(leaf, tracked.stamp)
-        if tracked.life is not PodState.USING:
-            self._pend(tracked, leaf, 1)
-        self.binding.see(tracked)
+            if tracked.release_id > NEVER_SERVED:
+                self.usage.tree.mark_served(leaf, tracked.release_id)
+        if tracked.state is not PodState.USING:
+            self._count_pending(tracked, leaf, 1)
+        self.binding.observe_pod(tracked)
 
-    def _enter(
+    def _start_usage(
         self, tracked: PodRecord, leaf: UserNode, pool: PoolName, expected: NodeName | None
     ) -> None:
         pod, ends = tracked.pod, None
-        if pod.max_runtime is not None and tracked.released is not None:
-            ends = Millis(tracked.released + pod.max_runtime)
-        tracked.entered = self.usage.now if tracked.entered is None else tracked.entered
-        tracked.allocation = self.usage.enter(
+        if pod.max_runtime is not None and tracked.released_at is not None:
+            ends = Millis(tracked.released_at + pod.max_runtime)
+        tracked.counted_since = (
+            self.usage.now if tracked.counted_since is None else tracked.counted_since
+        )
+        tracked.allocation = self.usage.start_usage(
             leaf,
             pool,
             pod.demand,
             node=pod.node or expected,
             bound=pod.node is not None,
             ends=ends,
-            only=pod.only,
-            terms=tracked.terms,
-            spacings=distances_of(pod, marked=True),
+            only=pod.node_names,
+            terms=tracked.node_constraints,
+            spacings=distance_rules_of(pod, marked=True),
             leaving=pod.terminating,
         )
-        self.running.setdefault(leaf, {})[pod.uid] = tracked
+        self.running_by_user.setdefault(leaf, {})[pod.uid] = tracked
 
     def _start_of(self, pod: Pod) -> Millis | None:
         """Return when its node started a pod: not before its creation, and not in the future."""
-        if pod.started is None:
+        if pod.started_at is None:
             return None
-        return min(max(pod.started, pod.since), self.usage.now)
+        return min(max(pod.started_at, pod.created_at), self.usage.now)
 
-    def _charged(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
+    def _with_charges(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
         """Return the pod with its charged requests and the budget that forbids its eviction."""
-        self.budgets.seen(pod)
-        keeper = self.budgets.keeper(pod) if life is PodState.HELD else ""
-        if pod.kept_by != keeper:
-            pod = replace(pod, kept_by=keeper)
-        if pod.plain is None:
+        self.budgets.observe_pod(pod)
+        keeper = self.budgets.budget_reason(pod) if life is PodState.HELD else ""
+        if pod.budget_reason != keeper:
+            pod = replace(pod, budget_reason=keeper)
+        if pod.container_requests is None:
             return pod
         use, intent = None, tracked.intent
         if life is not PodState.HELD:
-            served = max(tracked.stamp, stamp_of(pod.release))
+            served = max(tracked.release_id, release_id_of(pod.release_annotation))
             if intent is not None:
                 served = (intent.epoch, intent.sequence)
             use = ClaimUse(served, (intent.pool if intent else pod.pool) or None)
-        pod = self._claimants.compute_charges(pod, use)
-        if use is not None and not pod.asks and pod.node is not None:
+        pod = self._claimants.charge_pod(pod, use)
+        if use is not None and not pod.needs_managed and pod.node is not None:
             self._pools.put_unmanaged(UnmanagedPod(pod.uid, pod.node, pod.demand))
         else:
             self._pools.drop_unmanaged(pod.uid)
         return pod
 
-    def _unplace(self, tracked: PodRecord, charged_until: Millis | None = None) -> None:
+    def _unaccount(self, tracked: PodRecord, charged_until: Millis | None = None) -> None:
         leaf, tracked.leaf = tracked.leaf, None
-        self.idle.pop(tracked.pod.uid, None)
-        if self._dirty or leaf is None:
+        self.held_unmanaged.pop(tracked.pod.uid, None)
+        if self._needs_recount or leaf is None:
             return  # a recount is due, or the pod is not accounted
-        if tracked.life is not PodState.USING:
-            self._pend(tracked, leaf, -1)
+        if tracked.state is not PodState.USING:
+            self._count_pending(tracked, leaf, -1)
         self._unpin(tracked.pod)
-        self.gangs.unready(tracked)
-        if tracked.shape is not None:
-            self.usage.tree.dequeue(leaf, tracked.queue_key, tracked.shape)
-            tracked.shape = None
+        self.gangs.unmark_ready(tracked)
+        if tracked.equivalence_class is not None:
+            self.usage.tree.dequeue(leaf, tracked.queue_key, tracked.equivalence_class)
+            tracked.equivalence_class = None
         if tracked.allocation is not None:
-            self.usage.leave(leaf, tracked.allocation, charged_until=charged_until)
-            running = self.running[leaf]
+            self.usage.end_usage(leaf, tracked.allocation, charged_until=charged_until)
+            running = self.running_by_user[leaf]
             del running[tracked.pod.uid]
             if not running:
-                del self.running[leaf]
+                del self.running_by_user[leaf]
             tracked.pool = tracked.allocation = None
 
-    def _pend(self, tracked: PodRecord, leaf: UserNode, sign: int) -> None:
+    def _count_pending(self, tracked: PodRecord, leaf: UserNode, sign: int) -> None:
         """Count a pod as not released. Sign -1 ends that."""
-        self.pending[leaf.tenant] += sign
+        self.pending_by_tenant[leaf.tenant] += sign
         if sign > 0:
-            self.waiting.setdefault(leaf, {})[tracked.pod.uid] = tracked
+            self.waiting_by_user.setdefault(leaf, {})[tracked.pod.uid] = tracked
             return
-        waiting = self.waiting[leaf]
+        waiting = self.waiting_by_user[leaf]
         del waiting[tracked.pod.uid]
         if not waiting:
-            del self.waiting[leaf]
+            del self.waiting_by_user[leaf]
 
     def _unpin(self, pod: Pod) -> None:
-        for name in self._pinned.keys() & {*(pod.only or ()), pod.node}:
+        for name in self._pinned.keys() & {*(pod.node_names or ()), pod.node}:
             pinned = self._pinned[name]
             pinned.pop(pod.uid, None)
             if not pinned:
                 del self._pinned[name]
 
-    def _wait(self, tracked: PodRecord, leaf: UserNode, tenant: Tenant | None) -> None:
+    def _queue_pod(self, tracked: PodRecord, leaf: UserNode, tenant: Tenant | None) -> None:
         pod = tracked.pod
-        tracked.pool = tracked.shape = None
-        for name in pod.only or ():
+        tracked.pool = tracked.equivalence_class = None
+        for name in pod.node_names or ():
             self._pinned.setdefault(name, {})[pod.uid] = tracked
-        pools = self._pools.serving(pod, tenant)
-        shape = self._shapes.of([pod], pools)
+        pools = self._pools.eligible_pools(pod, tenant)
+        shape = self._shapes.class_of([pod], pools)
         if tracked.announced_wait is None and pools:
-            self._pools.mix.saw(shape.parts, pools)
+            self._pools.pod_mix.count_workload(shape.request_counts, pools)
         if pod.too_large:
-            tracked.wait = Wait.TOO_LARGE
+            tracked.wait_reason = Wait.TOO_LARGE
         elif any(gate != GATE for gate in pod.gates):
-            tracked.wait = Wait.OTHER_GATE
-        elif pod.awaits or pod.no_class or pod.securing:
-            tracked.wait = Wait.CLAIM
-        elif not pod.asks:
-            tracked.wait = Wait.REFUSED if tracked.rests else Wait.TURN
-            if not tracked.rests:
-                self.idle[pod.uid] = tracked
-        elif self.tenant_gaps.reason(pod.namespace):
-            tracked.wait = Wait.NO_TENANT
-        elif self.usage.paused(leaf):
-            tracked.wait = Wait.TENANT_PAUSED
+            tracked.wait_reason = Wait.OTHER_GATE
+        elif pod.missing_claims or pod.missing_class or pod.finalizer_is_new:
+            tracked.wait_reason = Wait.CLAIM
+        elif not pod.needs_managed:
+            tracked.wait_reason = Wait.REFUSED if tracked.is_backing_off else Wait.TURN
+            if not tracked.is_backing_off:
+                self.held_unmanaged[pod.uid] = tracked
+        elif self.tenant_gaps.gap_reason(pod.namespace):
+            tracked.wait_reason = Wait.NO_TENANT
+        elif self.usage.is_paused(leaf):
+            tracked.wait_reason = Wait.TENANT_PAUSED
         elif not pools:
-            tracked.wait = Wait.NO_POOL
-        elif tracked.rests:
-            tracked.wait = Wait.POSTPONED if tracked.is_postponed else Wait.REFUSED
-        elif self.banned and kind_of(leaf, pod) in self.banned:
-            tracked.wait = Wait.NO_NODE
+            tracked.wait_reason = Wait.NO_POOL
+        elif tracked.is_backing_off:
+            tracked.wait_reason = Wait.POSTPONED if tracked.is_postponed else Wait.REFUSED
+        elif self.banned and backoff_key_of(leaf, pod) in self.banned:
+            tracked.wait_reason = Wait.NO_NODE
         elif tracked.gang is not None:
-            tracked.wait = Wait.GANG_INCOMPLETE
-            self.gangs.wait(tracked, pools)
+            tracked.wait_reason = Wait.GANG_INCOMPLETE
+            self.gangs.mark_ready(tracked, pools)
         else:
-            tracked.wait = Wait.TURN
-            tracked.shape = shape
+            tracked.wait_reason = Wait.TURN
+            tracked.equivalence_class = shape
             self.usage.tree.enqueue(leaf, tracked.queue_key, shape)
         if tracked.announced_wait is None:
-            tracked.announced_wait = tracked.wait
-        elif tracked.announced_wait is not tracked.wait:
+            tracked.announced_wait = tracked.wait_reason
+        elif tracked.announced_wait is not tracked.wait_reason:
             self._changed.append(tracked)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from app.core.effects import Effect, EmitEvent, EventReason, EvictPod
 from app.core.lifecycle.eviction_limit import EvictionLimit
-from app.core.lifecycle.pod_record import PodRecord, kind_of
+from app.core.lifecycle.pod_record import PodRecord, backoff_key_of
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
-from app.core.lifecycle.unschedulable_cause import Blame, blame_of
-from app.core.model import BackoffKey, Millis, PoolName, Said, Uid
+from app.core.lifecycle.unschedulable_cause import UnschedulableCause, unschedulable_cause_of
+from app.core.model import BackoffKey, Millis, PoolName, SchedulerCondition, Uid
 from app.core.placement.autoscaling_backoff import AutoscalingBackoff
 from app.core.policy import Mode, Policy
 from app.core.retry import Backoff, RetrySchedule
@@ -54,7 +54,7 @@ SHOWN = 200
 """Maximum number of characters shown of the scheduler's message."""
 
 
-def words_of(said: Said | None) -> str:
+def scheduler_message_clause(said: SchedulerCondition | None) -> str:
     """Return a clause with the scheduler's message, or an empty string."""
     if said is None:
         return ""
@@ -63,7 +63,7 @@ def words_of(said: Said | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hope:
+class _AwaitedNodes:
     """A pod that waits for new nodes of a pool. `arrivals`: new nodes in any pool at its start."""
 
     pool: PoolName
@@ -78,58 +78,60 @@ class SchedulingTimeouts:
     ) -> None:
         self._registry = registry
         self._growth = growth
-        self._restraint = restraint
-        self._hoping: dict[Uid, _Hope] = {}
-        self._late: dict[Uid, Millis] = {}
+        self._eviction_limit = restraint
+        self._awaited_nodes: dict[Uid, _AwaitedNodes] = {}
+        self._expired: dict[Uid, Millis] = {}
         """Pods with an expired time-out and no decision, and when it expired."""
-        self._homeless: dict[Uid, Millis] = {}
+        self._without_node: dict[Uid, Millis] = {}
         """Pods with an expired time-out and no possible node, and when this was last observed."""
-        self._landed: dict[Uid, Millis] = {}
+        self._node_found_at: dict[Uid, Millis] = {}
         """When a pod without an expected node got one again."""
-        self._due: dict[Uid, str] = {}
+        self._to_evict: dict[Uid, str] = {}
         """Pods to evict, with the reason. The eviction is not requested yet."""
         self._texts: dict[Uid, str] = {}
-        self._spared: dict[Uid, str] = {}
-        self._leaving = RetrySchedule()
-        self._bans = Backoff[BackoffKey]()
+        self._unowned_messages: dict[Uid, str] = {}
+        self._evicting = RetrySchedule()
+        self._backoffs = Backoff[BackoffKey]()
 
     def start_term(self) -> None:
         """Start a leader term: every time-out restarts."""
-        self._late.clear()
-        self._homeless.clear()
-        self._landed.clear()
-        self._due.clear()
-        self._spared.clear()
+        self._expired.clear()
+        self._without_node.clear()
+        self._node_found_at.clear()
+        self._to_evict.clear()
+        self._unowned_messages.clear()
         self._texts.clear()
-        self._leaving.clear()
+        self._evicting.clear()
 
-    def see(self, tracked: PodRecord) -> list[Uid]:
+    def observe_pod(self, tracked: PodRecord) -> list[Uid]:
         """Process an observed released pod. Return it if it got a node before its eviction."""
         uid, pod = tracked.pod.uid, tracked.pod
-        if pod.node is None and pod.asks and not pod.terminating:
-            if uid not in self._leaving:
-                pool = self._registry.usage.awaited(tracked.allocation)
+        if pod.node is None and pod.needs_managed and not pod.terminating:
+            if uid not in self._evicting:
+                pool = self._registry.usage.awaited_pool(tracked.allocation)
                 if pool is not None:
-                    self._hoping.setdefault(uid, _Hope(pool, self._growth.arrivals))
+                    self._awaited_nodes.setdefault(
+                        uid, _AwaitedNodes(pool, self._growth.nodes_added)
+                    )
             return []
-        stays = uid in self._leaving and pod.node is not None
+        stays = uid in self._evicting and pod.node is not None
         if pod.node is not None and tracked.leaf is not None:
-            hope = self._hoping.get(uid)
+            hope = self._awaited_nodes.get(uid)
             if hope is not None and self._growth.is_newer(pod.node, hope.arrivals):
-                self._growth.came(hope.pool, tracked.leaf.account)
-            if len(self._bans):
-                self._bans.forgive(kind_of(tracked.leaf, pod))
+                self._growth.record_success(hope.pool, tracked.leaf.account)
+            if len(self._backoffs):
+                self._backoffs.clear_failures(backoff_key_of(tracked.leaf, pod))
         self.forget_pod(uid)
         return [uid] if stays else []
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
-        for each in (self._late, self._homeless, self._landed):
+        for each in (self._expired, self._without_node, self._node_found_at):
             each.pop(uid, None)
-        for text in (self._due, self._texts, self._spared):
+        for text in (self._to_evict, self._texts, self._unowned_messages):
             text.pop(uid, None)
-        self._hoping.pop(uid, None)
-        self._leaving.drop(uid)
+        self._awaited_nodes.pop(uid, None)
+        self._evicting.drop(uid)
 
     def due(self) -> Millis | None:
         """Return the next time at which `check_unbound` has work without a new event."""
@@ -137,59 +139,59 @@ class SchedulingTimeouts:
         timeout = policy.scheduling_timeout if _applies(policy) else Millis(0)
         due = [self._registry.binding.due(timeout)]
         if timeout:
-            due += [self._leaving.due(), self._growth.due(now), self._bans.due(now)]
+            due += [self._evicting.due(), self._growth.due(now), self._backoffs.due(now)]
         return min((at for at in due if at is not None), default=None)
 
     def check_unbound(self) -> list[Effect]:
         """Return evictions of pods that found no node in time, and update the backoffs."""
         policy, now = self._registry.usage.policy, self._registry.usage.now
         if not _applies(policy):
-            self._registry.ban(frozenset())
+            self._registry.set_banned(frozenset())
             self._growth.clear()
             return []
-        for tracked in self._registry.binding.overdue(policy.scheduling_timeout):
-            self._late[tracked.pod.uid] = now
+        for tracked in self._registry.binding.drain_overdue(policy.scheduling_timeout):
+            self._expired[tracked.pod.uid] = now
         effects = self._judge(policy, now)
-        for uid, text in list(self._due.items()):
+        for uid, text in list(self._to_evict.items()):
             pool = self._registry.pods[uid].pool
-            if pool is None or self._restraint.allows(pool, 1, now):
+            if pool is None or self._eviction_limit.reserve_evictions(pool, 1, now):
                 self._texts[uid] = text
-                del self._due[uid]
-                self._leaving.add(uid, now)
-        self._forgive(now)
+                del self._to_evict[uid]
+                self._evicting.add(uid, now)
+        self._end_backoffs(now)
         self._growth.advance(now)
-        self._registry.ban(frozenset(self._bans.waiting(now)))
-        return effects + self._expel(now)
+        self._registry.set_banned(frozenset(self._backoffs.active_delays(now)))
+        return effects + self._evict_due(now)
 
-    def _expel(self, now: Millis) -> list[Effect]:
+    def _evict_due(self, now: Millis) -> list[Effect]:
         """Return due evictions. While binding is stalled, a node may still accept the pods."""
         found: list[Effect] = []
-        for uid in self._leaving.take_due(now):
+        for uid in self._evicting.take_due(now):
             tracked = self._registry.pods[uid]
-            if tracked.pool is None or not self._registry.binding.is_quiet(tracked.pool):
+            if tracked.pool is None or not self._registry.binding.is_timeout_paused(tracked.pool):
                 found.append(EvictPod(tracked.ref, self._texts[uid], CAUSE))
         return found
 
     def _judge(self, policy: Policy, now: Millis) -> list[Effect]:
         """Decide about pods with an expired time-out. Return events for their owners."""
         effects: list[Effect] = []
-        for uid in list(self._late):
+        for uid in list(self._expired):
             tracked = self._registry.pods[uid]
             if not self._is_certain(tracked):
                 continue
-            del self._late[uid]
-            text = self._blame(tracked, policy.scheduling_timeout, now)
-            text += words_of(tracked.pod.said)
+            del self._expired[uid]
+            text = self._start_backoff(tracked, policy.scheduling_timeout, now)
+            text += scheduler_message_clause(tracked.pod.scheduler_condition)
             if tracked.pod.is_owned or policy.evict_unowned:
-                self._due[uid] = text
+                self._to_evict[uid] = text
                 continue
-            self._spared[uid] = text
+            self._unowned_messages[uid] = text
             stays = STAYS.format(seconds=policy.scheduling_timeout // 1000)
-            message = stays + words_of(tracked.pod.said)
+            message = stays + scheduler_message_clause(tracked.pod.scheduler_condition)
             effects.append(EmitEvent(tracked.ref, EventReason.WAITING, message))
         if policy.evict_unowned:
-            self._due.update(self._spared)
-            self._spared.clear()
+            self._to_evict.update(self._unowned_messages)
+            self._unowned_messages.clear()
         return effects
 
     def _is_certain(self, tracked: PodRecord) -> bool:
@@ -200,68 +202,71 @@ class SchedulingTimeouts:
         or bind a pod first.
         """
         uid, allocation, usage = tracked.pod.uid, tracked.allocation, self._registry.usage
-        if usage.awaited(allocation) is not None:
+        if usage.awaited_pool(allocation) is not None:
             return True
         is_lost = (
             allocation is not None
             and allocation.node is None
-            and usage.lost(allocation, tracked.aimed)
+            and usage.has_lost_node(allocation, tracked.target_node)
         )
-        if is_lost and usage.may_return(tracked.aimed):
-            self._homeless[uid] = usage.now
+        if is_lost and usage.may_node_return(tracked.target_node):
+            self._without_node[uid] = usage.now
             return False
-        if uid in self._hoping or uid in self._homeless:
-            self._hoping.pop(uid, None)
-            self._homeless.pop(uid, None)
-            self._landed[uid] = usage.now
-            del self._late[uid]
-            self._registry.binding.restart(uid)
+        if uid in self._awaited_nodes or uid in self._without_node:
+            self._awaited_nodes.pop(uid, None)
+            self._without_node.pop(uid, None)
+            self._node_found_at[uid] = usage.now
+            del self._expired[uid]
+            self._registry.binding.restart_timeout(uid)
             return False
-        landed = self._landed.get(uid)
-        return landed is None or self._registry.binding.has_spoken_since(tracked, landed)
+        landed = self._node_found_at.get(uid)
+        return landed is None or self._registry.binding.has_scheduler_acted_since(tracked, landed)
 
-    def _blame(self, tracked: PodRecord, timeout: Millis, now: Millis) -> str:
+    def _start_backoff(self, tracked: PodRecord, timeout: Millis, now: Millis) -> str:
         """Start the backoff that fits the cause of a failed scheduling. Return the message."""
         usage, uid, seconds = self._registry.usage, tracked.pod.uid, timeout // 1000
         assert tracked.leaf is not None, "asked before every pod had its place"
-        pool = usage.awaited(tracked.allocation)
-        if usage.lost(tracked.allocation, tracked.aimed):
-            self._hoping.pop(uid, None)  # its node was lost: no backoff
+        pool = usage.awaited_pool(tracked.allocation)
+        if usage.has_lost_node(tracked.allocation, tracked.target_node):
+            self._awaited_nodes.pop(uid, None)  # its node was lost: no backoff
             return LOST.format(seconds=seconds)
         if pool is None:
-            self._hoping.pop(uid, None)  # it has an expected node that does not accept it
-            if blame_of(tracked.pod.said) is not Blame.POD:
+            self._awaited_nodes.pop(uid, None)  # it has an expected node that does not accept it
+            if (
+                unschedulable_cause_of(tracked.pod.scheduler_condition)
+                is not UnschedulableCause.POD
+            ):
                 return REFUSED.format(seconds=seconds)
-            self._bans.fail(kind_of(tracked.leaf, tracked.pod), now, timeout)
+            self._backoffs.record_failure(backoff_key_of(tracked.leaf, tracked.pod), now, timeout)
             return UNTAKEN.format(seconds=seconds)
-        self._hoping.setdefault(uid, _Hope(pool, self._growth.arrivals))
-        self._growth.failed(pool, tracked.leaf.account, now, timeout)
+        self._awaited_nodes.setdefault(uid, _AwaitedNodes(pool, self._growth.nodes_added))
+        self._growth.record_failure(pool, tracked.leaf.account, now, timeout)
         return MISSING.format(pool=pool, seconds=seconds)
 
-    def _forgive(self, now: Millis) -> None:
+    def _end_backoffs(self, now: Millis) -> None:
         """End the old backoffs that concern no waiting or unbound pod."""
-        old = self._bans.old(now)
+        old = self._backoffs.expired_keys(now)
         if not old:
             return
-        wanted = set(self._kinds(self._registry.pods.values()))
+        wanted = set(self._backoff_keys(self._registry.pods.values()))
         for kind in old:
             if kind in wanted:
-                self._bans.keep(kind, now)
+                self._backoffs.postpone_expiry(kind, now)
             else:
-                self._bans.forgive(kind)
+                self._backoffs.clear_failures(kind)
 
-    def _kinds(self, pods: Iterable[PodRecord]) -> Iterable[BackoffKey]:
+    def _backoff_keys(self, pods: Iterable[PodRecord]) -> Iterable[BackoffKey]:
         return (
-            kind_of(tracked.leaf, tracked.pod)
+            backoff_key_of(tracked.leaf, tracked.pod)
             for tracked in pods
             if tracked.leaf is not None
-            and (tracked.life is not PodState.USING or self._looks_for_a_node(tracked))
+            and (tracked.state is not PodState.USING or self._looks_for_a_node(tracked))
         )
 
     def _looks_for_a_node(self, tracked: PodRecord) -> bool:
         """Return whether a pod is unbound and its time-out has not expired."""
-        known = self._registry.binding.loose.get(tracked.pod.uid)
-        return known is not None and not known.overdue
+        known = self._registry.binding.unbound.get(tracked.pod.uid)
+        return known is not None and not known.is_overdue
 
 
 def _applies(policy: Policy) -> bool:

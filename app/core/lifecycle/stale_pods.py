@@ -34,11 +34,11 @@ AGAIN_MS = 300_000
 
 @dataclass(slots=True)
 class _StaleEntry:
-    kind: StaleReason
+    reason: StaleReason
     why: str
     since: Millis
     reported_at: Millis
-    asked: Millis | None = None
+    requested_at: Millis | None = None
 
 
 class StalePods:
@@ -49,7 +49,7 @@ class StalePods:
     ) -> None:
         """`goes` returns whether an eviction was accepted, even if it is not visible yet."""
         self._registry = registry
-        self._goes = goes
+        self._is_accepted = goes
         self._reclaims = frozenset(reclaims)
         self._entries: dict[Uid, _StaleEntry] = {}
 
@@ -60,7 +60,7 @@ class StalePods:
             return []
         effects: list[Effect] = []
         found = self._entries.get(uid)
-        if found is None or found.kind is not kind:
+        if found is None or found.reason is not kind:
             found = self._entries[uid] = _StaleEntry(kind, why, now, now)
             effects.append(EmitEvent(tracked.ref, EventReason.USELESS, why))
         elif now - found.reported_at >= PAUSE_MS:
@@ -69,60 +69,60 @@ class StalePods:
         found.why = why
         return effects + self._reclaim(tracked, found, now)
 
-    def clear(self, uid: Uid, kind: StaleReason | None = None) -> list[Uid]:
+    def clear_finding(self, uid: Uid, kind: StaleReason | None = None) -> list[Uid]:
         """Clear the finding of a pod, for one reason or for any.
 
         Return the pods with an obsolete eviction: the pod and its gang. Empty if a pod of the gang
         is already being evicted.
         """
         found = self._entries.get(uid)
-        if found is None or kind not in (None, found.kind):
+        if found is None or kind not in (None, found.reason):
             return []
         del self._entries[uid]
         tracked = self._registry.pods.get(uid)
-        if found.asked is None or tracked is None:
+        if found.requested_at is None or tracked is None:
             return []
         mates = tracked.gang.members if tracked.gang is not None else (tracked,)
-        if any(mate.pod.terminating or self._goes(mate.pod.uid) for mate in mates):
+        if any(mate.pod.terminating or self._is_accepted(mate.pod.uid) for mate in mates):
             return []
         for mate in mates:
             if (known := self._entries.get(mate.pod.uid)) is not None:
-                known.asked = None
+                known.requested_at = None
         return [mate.pod.uid for mate in mates]
 
-    def suspects(self) -> Iterator[Pod]:
+    def idle_candidates(self) -> Iterator[Pod]:
         """Return the pods that may have idle devices: ungated pods with managed requests."""
         using = (t for t in self._registry.pods.values() if _could_be(t, StaleReason.IDLE))
         return (tracked.pod for tracked in using)
 
-    def count(self) -> Counter[tuple[TenantName, str]]:
+    def count_by_tenant(self) -> Counter[tuple[TenantName, str]]:
         """Return the number of stale pods by tenant and kind."""
         return Counter(
-            (leaf.tenant, found.kind.value)
+            (leaf.tenant, found.reason.value)
             for uid, found in self._entries.items()
             if (known := self._registry.pods.get(uid)) and (leaf := known.leaf)
         )
 
-    def end(self) -> None:
+    def end_term(self) -> None:
         """End a leader term."""
         self._entries.clear()
 
     def _reclaim(self, tracked: PodRecord, entry: _StaleEntry, now: Millis) -> list[Effect]:
         """Return the permitted evictions. A gang is evicted only if all its pods are stale."""
-        if entry.kind not in self._reclaims or self._registry.usage.policy.mode is Mode.OBSERVE:
+        if entry.reason not in self._reclaims or self._registry.usage.policy.mode is Mode.OBSERVE:
             return []
         mates = tracked.gang.members if tracked.gang is not None else (tracked,)
         effects: list[Effect] = []
         for mate in mates:
             known = self._entries.get(mate.pod.uid)
-            if known is None or known.kind is not entry.kind or now - known.since < SURE_MS:
+            if known is None or known.reason is not entry.reason or now - known.since < SURE_MS:
                 return []
-            if not (mate.pod.preemptible or entry.kind is StaleReason.OWNERLESS):
+            if not (mate.pod.preemptible or entry.reason is StaleReason.OWNERLESS):
                 return []
-            if known.asked is None or now - known.asked >= AGAIN_MS:
-                effects.append(EvictPod(mate.ref, known.why, known.kind.value))
+            if known.requested_at is None or now - known.requested_at >= AGAIN_MS:
+                effects.append(EvictPod(mate.ref, known.why, known.reason.value))
         for mate in mates if effects else ():
-            self._entries[mate.pod.uid].asked = now
+            self._entries[mate.pod.uid].requested_at = now
         return effects
 
 
@@ -131,5 +131,5 @@ def _could_be(tracked: PodRecord, kind: StaleReason) -> bool:
     if tracked.pod.terminating:
         return False
     if kind is StaleReason.OWNERLESS:
-        return tracked.life is PodState.HELD
-    return tracked.life is PodState.USING and tracked.pod.asks
+        return tracked.state is PodState.HELD
+    return tracked.state is PodState.USING and tracked.pod.needs_managed

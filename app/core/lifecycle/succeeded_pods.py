@@ -24,8 +24,8 @@ class SucceededPods:
         self._by_owner: dict[GangSource, dict[Uid, None]] = {}
         self._by_gang: dict[GangKey, dict[Uid, frozenset[str]]] = {}
 
-    def of(self, key: GangKey) -> dict[Uid, frozenset[str]]:
-        """Return the pods of a gang. The result follows later changes until `forget`."""
+    def pods_of(self, key: GangKey) -> dict[Uid, frozenset[str]]:
+        """Return the pods of a gang. The result follows later changes until `forget_gang`."""
         return self._by_gang.setdefault(key, {})
 
     def count_by_group(self, key: GangKey) -> Counter[str]:
@@ -44,14 +44,14 @@ class SucceededPods:
         if uid not in self._pods:
             self._pods[uid] = _Succeeded(key, owner, named)
             self._by_owner.setdefault(owner, {})[uid] = None
-            self.of(key)[uid] = owners
+            self.pods_of(key)[uid] = owners
 
     def remove(self, uid: Uid) -> GangKey | None:
         """Remove a pod that no longer exists. Return its gang, or None if it is not known."""
         found = self._pods.pop(uid, None)
         if found is None:
             return None
-        del self.of(found.key)[uid]
+        del self.pods_of(found.key)[uid]
         pods = self._by_owner[found.owner]
         del pods[uid]
         if not pods:
@@ -62,13 +62,13 @@ class SucceededPods:
         """Give the pods of the gangs of an object to the gangs that they have now."""
         for uid in list(self._by_owner.get(owner, ())):
             key, _, named = self._pods[uid]
-            owners = self.of(key)[uid]
+            owners = self.pods_of(key)[uid]
             self.remove(uid)
-            self.forget(key)
+            self.forget_gang(key)
             now = (*key[:2], declared.name_of(named))
             self.record(now, declared.owner_of(named.source), named, uid, owners)
 
-    def forget(self, key: GangKey) -> None:
+    def forget_gang(self, key: GangKey) -> None:
         """Remove a gang that has no other pods, unless it has succeeded pods."""
         if not self._by_gang.get(key):
             self._by_gang.pop(key, None)

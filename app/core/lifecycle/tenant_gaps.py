@@ -20,13 +20,13 @@ class TenantGaps:
         self._tenancy = tenancy
         self._lost: dict[str, tuple[TenantName, Millis]] = {}
 
-    def see_change(self, before: Tenant, now: Millis) -> None:
+    def record_change(self, before: Tenant, now: Millis) -> None:
         """Record a Tenant that was changed or deleted. `before` is its former state."""
         for namespace in before.namespaces:
             if self._is_unmapped(namespace):
                 self._lost[namespace] = before.name, Millis(now + GAP_MS)
 
-    def reason(self, namespace: str) -> str:
+    def gap_reason(self, namespace: str) -> str:
         """Return why the pods of a namespace wait for a Tenant; "" if they do not."""
         lost = self._lost.get(namespace)
         if lost is not None and self._is_unmapped(namespace):
@@ -41,7 +41,7 @@ class TenantGaps:
         """Return when the next gap ends."""
         return min((until for _, until in self._lost.values()), default=None)
 
-    def take_ended(self, now: Millis) -> frozenset[str]:
+    def drain_ended(self, now: Millis) -> frozenset[str]:
         """Return, once, the namespaces with a gap that has ended."""
         ended = frozenset(name for name, (_, until) in self._lost.items() if until <= now)
         if ended:  # a new dict, because an emptied one keeps its memory

@@ -20,28 +20,28 @@ class UnboundPods:
 
     def __init__(self, registry: PodRegistry, growth: AutoscalingBackoff) -> None:
         restraint = EvictionLimit(registry.binding)
-        self._unbound = SchedulingTimeouts(registry, growth, restraint)
-        self._broken = GangTimeouts(registry, restraint)
+        self._scheduling_timeouts = SchedulingTimeouts(registry, growth, restraint)
+        self._gang_timeouts = GangTimeouts(registry, restraint)
 
     def start_term(self) -> None:
         """Start a leader term."""
-        self._unbound.start_term()
-        self._broken.start_term()
+        self._scheduling_timeouts.start_term()
+        self._gang_timeouts.start_term()
 
-    def see(self, tracked: PodRecord) -> list[Uid]:
+    def observe_pod(self, tracked: PodRecord) -> list[Uid]:
         """Process an observed released pod. Return it if its `unbound` eviction is obsolete."""
-        return self._unbound.see(tracked)
+        return self._scheduling_timeouts.observe_pod(tracked)
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
-        self._unbound.forget_pod(uid)
-        self._broken.forget_pod(uid)
+        self._scheduling_timeouts.forget_pod(uid)
+        self._gang_timeouts.forget_pod(uid)
 
     def due(self) -> Millis | None:
         """Return the next time at which `check_pods` has work without a new event."""
-        due = [self._unbound.due(), self._broken.due()]
+        due = [self._scheduling_timeouts.due(), self._gang_timeouts.due()]
         return min((at for at in due if at is not None), default=None)
 
     def check_pods(self) -> list[Effect]:
         """Return evictions and events that are due. Call it after every `settle`."""
-        return [*self._unbound.check_unbound(), *self._broken.check_gangs()]
+        return [*self._scheduling_timeouts.check_unbound(), *self._gang_timeouts.check_gangs()]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from app.core.model import Said
+from app.core.model import SchedulerCondition
 
 
-class Blame(Enum):
+class UnschedulableCause(Enum):
     """Cause of a failed scheduling."""
 
     POD = "pod"
@@ -52,10 +52,10 @@ _NEUTRAL = (
 """Prefixes for nodes that are full or not meant for the pod. They do not count either way."""
 
 
-def blame_of(said: Said | None) -> Blame:
+def unschedulable_cause_of(said: SchedulerCondition | None) -> UnschedulableCause:
     """Return the cause of a failed scheduling from the scheduler's message."""
-    if said is None or not said.judged:
-        return Blame.OTHERS
+    if said is None or not said.was_judged:
+        return UnschedulableCause.OTHERS
     # The rest of the message concerns preemption, not the pod.
     text = _HEAD.sub("", said.message.split(" preemption: ")[0].strip())
     own = False
@@ -63,8 +63,8 @@ def blame_of(said: Said | None) -> Blame:
         if reason.startswith(_OWN):
             own = True
         elif not reason.startswith(_NEUTRAL):
-            return Blame.OTHERS
-    return Blame.POD if own else Blame.OTHERS
+            return UnschedulableCause.OTHERS
+    return UnschedulableCause.POD if own else UnschedulableCause.OTHERS
 
 
 def _reasons(text: str) -> list[str]:

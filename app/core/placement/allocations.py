@@ -13,19 +13,24 @@ from weakref import WeakKeyDictionary
 from app.core.model import Amounts, Millis, NodeName, NodeSet, PoolName, Resource, TenantName
 from app.core.placement.assignment import Assignment
 from app.core.placement.autoscaling_backoff import AutoscalingAccount
-from app.core.placement.autoscaling_capacity import TO_COME, AutoscalingCapacity
+from app.core.placement.autoscaling_capacity import FUTURE_NODE, AutoscalingCapacity
 from app.core.placement.existing_anti_affinity import ExistingAntiAffinity
-from app.core.placement.node_filter import within
+from app.core.placement.node_filter import filter_allowed
 from app.core.placement.node_info import NodeAllocation
-from app.core.placement.pod_affinity import PodPeers, TentativePeers, plan_apart, said_by_part
+from app.core.placement.pod_affinity import (
+    PodPeers,
+    TentativePeers,
+    constraints_of_part,
+    find_assignment_with_rules,
+)
 from app.core.placement.pool_nodes import PoolNodes
 from app.core.placement.pools import Pools, add_to
-from app.core.placement.topology import grounds
+from app.core.placement.topology import domain_nodes
 from app.core.podspec.constraints import (
     ANYWHERE,
+    DistanceRuleKind,
     NodeConstraints,
     PodDistanceRule,
-    PodDistanceRules,
 )
 from app.core.podspec.equivalence_class import EquivalenceClass, Pins
 
@@ -34,17 +39,17 @@ from app.core.podspec.equivalence_class import EquivalenceClass, Pins
 class ReservedCapacity:
     """Capacity of a pool that is reserved and must stay free on nodes. Compared by identity."""
 
-    rooms: Mapping[NodeName, Amounts]
+    amounts_by_node: Mapping[NodeName, Amounts]
 
 
-NOTHING = ReservedCapacity({})
+NO_RESERVATION = ReservedCapacity({})
 
 
 @dataclass(slots=True, eq=False)
 class Allocation:
     """The allocation of one released pod: a pool, and a node if one is known.
 
-    `only`, `terms` and `spacings`: the nodes it may be on. `ends`: its declared end, if any.
+    `only`, `terms` and `distance_rules`: the nodes it may be on. `ends`: its declared end, if any.
     `leaving`: the pod is terminating.
     """
 
@@ -52,16 +57,16 @@ class Allocation:
     demand: Amounts
     node: NodeName | None
     bound: bool
-    ends: Millis | None
-    only: NodeSet = None
+    declared_end: Millis | None
+    node_names: NodeSet = None
     terms: NodeConstraints = ANYWHERE
-    spacings: tuple[PodDistanceRules, ...] = ()
-    leaving: bool = False
-    slot: NodeAllocation | None = None
+    distance_rules: tuple[PodDistanceRule, ...] = ()
+    terminating: bool = False
+    node_allocation: NodeAllocation | None = None
 
-    def overstayed(self, now: Millis) -> bool:
+    def is_past_declared_end(self, now: Millis) -> bool:
         """Return whether the pod runs longer than declared."""
-        return self.ends is not None and self.ends < now
+        return self.declared_end is not None and self.declared_end < now
 
 
 _Plans = dict[tuple[PoolName, ReservedCapacity], tuple[int, Assignment | None]]
@@ -73,25 +78,25 @@ class Allocations:
 
     def __init__(self, pools: Pools) -> None:
         self.used: dict[PoolName, dict[Resource, int]] = {}
-        self.stays: dict[NodeName, dict[Allocation, None]] = {}
-        self.company = PodPeers(pools.reach, pools.labels_of)
-        self.walls = ExistingAntiAffinity(self.company)
+        self.allocations_by_node: dict[NodeName, dict[Allocation, None]] = {}
+        self.pod_peers = PodPeers(pools.node_filter, pools.labels_of)
+        self.existing_anti_affinity = ExistingAntiAffinity(self.pod_peers)
         self._closed: frozenset[tuple[TenantName, NodeName]] = frozenset()
-        self.beyond = AutoscalingCapacity(pools)
+        self.autoscaling_capacity = AutoscalingCapacity(pools)
         self._pools = pools
-        self._adrift: dict[PoolName, dict[Resource, int]] = {}
+        self._unassigned: dict[PoolName, dict[Resource, int]] = {}
         self._plans: WeakKeyDictionary[EquivalenceClass, _Plans] = WeakKeyDictionary()
-        self._vain: WeakKeyDictionary[EquivalenceClass, set[tuple[PoolName, ReservedCapacity]]] = (
-            WeakKeyDictionary()
-        )
+        self._unfit_pools: WeakKeyDictionary[
+            EquivalenceClass, set[tuple[PoolName, ReservedCapacity]]
+        ] = WeakKeyDictionary()
         """Pools in which a class without distance rules does not fit. Valid until capacity is
         freed, so a release causes no new search for the waiting workloads."""
         self._pins: WeakKeyDictionary[EquivalenceClass, dict[PoolName, Pins]] = WeakKeyDictionary()
-        self._seen = self._pinned = (0, 0)
-        self._drifters: dict[PoolName, dict[Allocation, None]] = {}
-        self._landed: dict[PoolName, tuple[int, int]] = {}
+        self._plans_version = self._pins_version = (0, 0)
+        self._unassigned_allocations: dict[PoolName, dict[Allocation, None]] = {}
+        self._assigned_versions: dict[PoolName, tuple[int, int]] = {}
 
-    def enter(
+    def allocate(
         self,
         pool: PoolName,
         demand: Amounts,
@@ -101,7 +106,7 @@ class Allocations:
         ends: Millis | None = None,
         only: NodeSet = None,
         terms: NodeConstraints = ANYWHERE,
-        spacings: tuple[PodDistanceRules, ...] = (),
+        spacings: tuple[PodDistanceRule, ...] = (),
         leaving: bool = False,
     ) -> Allocation:
         """Allocate capacity for a pod on its node. `bound`: the scheduler has bound the pod.
@@ -112,55 +117,57 @@ class Allocations:
         """
         allocation = Allocation(pool, demand, node, bound, ends, only, terms, spacings, leaving)
         if node is None:
-            allocation.node = node = self._expected(allocation)
-        self.resume(allocation)
+            allocation.node = node = self._find_assumed_node(allocation)
+        self.add_allocation(allocation)
         if bound and node is not None:
-            self._send_on(pool, node)
+            self._move_excess_pods(pool, node)
         return allocation
 
-    def close(self, closed: frozenset[tuple[TenantName, NodeName]]) -> None:
+    def set_closed_nodes(self, closed: frozenset[tuple[TenantName, NodeName]]) -> None:
         """Set the closed nodes, each with the tenant to which it is closed."""
         for tenant, node in sorted(closed ^ self._closed):
             sign = 1 if (tenant, node) in closed else -1
-            self.company.count_bound((_closed_to(tenant).group,), node, sign)
+            self.pod_peers.count_bound((_closed_node_rule(tenant).group,), node, sign)
         self._closed = closed
 
-    def closed_to(self, tenant: TenantName) -> tuple[PodDistanceRules, ...]:
+    def closed_node_rules(self, tenant: TenantName) -> tuple[PodDistanceRule, ...]:
         """Return the rule that keeps pods of a tenant off the nodes closed to it, if any."""
-        return (_closed_to(tenant),) if self.nodes_closed_to(tenant) else ()
+        return (_closed_node_rule(tenant),) if self.nodes_closed_to(tenant) else ()
 
     def nodes_closed_to(self, tenant: TenantName) -> list[NodeName]:
         """Return the nodes that are closed to one tenant, by name."""
         return sorted(node for whose, node in self._closed if whose == tenant)
 
-    def lost(self, allocation: Allocation, node: NodeName) -> bool:
+    def has_lost_node(self, allocation: Allocation, node: NodeName) -> bool:
         """Return whether a node is gone, not ready, in another pool, or excludes a pod by a taint.
 
         Labels are not checked: the owner of the pod may have narrowed its affinity since then.
         """
-        known = self._pools.reach.node(node)
-        if known is None or not known.ready or self._pools.home_of(node) != allocation.pool:
+        known = self._pools.node_filter.node(node)
+        if known is None or not known.ready or self._pools.pool_of_node(node) != allocation.pool:
             return True
-        return not self._pools.reach.bears(allocation.terms, node)
+        return not self._pools.node_filter.tolerates_taints(allocation.terms, node)
 
-    def is_known(self, node: NodeName) -> bool:
+    def has_node(self, node: NodeName) -> bool:
         """Return whether a node of this name exists, ready or not."""
-        return self._pools.reach.node(node) is not None
+        return self._pools.node_filter.node(node) is not None
 
-    def reconsider(self, node: NodeName) -> None:
+    def reassign_assumed_pods(self, node: NodeName) -> None:
         """Move assumed pods off a node that is gone, has less capacity, or excludes more pods."""
-        home = self._pools.home_of(node)
-        for allocation in list(self.stays.get(node, ())):
-            if allocation.bound or _settled(allocation):
+        home = self._pools.pool_of_node(node)
+        for allocation in list(self.allocations_by_node.get(node, ())):
+            if allocation.bound or _has_fixed_node(allocation):
                 continue
-            if allocation.pool != home or not self._pools.reach.admits(allocation.terms, node):
-                self._expect_anew(allocation)
+            if allocation.pool != home or not self._pools.node_filter.is_node_allowed(
+                allocation.terms, node
+            ):
+                self._reassign(allocation)
         if home is not None:
-            self._send_on(home, node)
+            self._move_excess_pods(home, node)
 
-    def _send_on(self, pool: PoolName, node: NodeName) -> None:
+    def _move_excess_pods(self, pool: PoolName, node: NodeName) -> None:
         """Move assumed pods off a node without capacity for them, the last added first."""
-        floor = self._pools.floors.get(pool)
+        floor = self._pools.nodes_by_pool.get(pool)
         while floor is not None:
             short = [r for r, left in floor.free(node).items() if left < 0]
             if not short:
@@ -168,108 +175,119 @@ class Allocations:
             # A pod that requests no overcommitted resource would be assumed there again.
             expected = [
                 s
-                for s in self.stays.get(node, ())
-                if not s.bound and s.pool == pool and not _settled(s)
+                for s in self.allocations_by_node.get(node, ())
+                if not s.bound and s.pool == pool and not _has_fixed_node(s)
                 if any(s.demand.get(r, 0) > 0 for r in short)
             ]
             if not expected:
                 return
-            self._expect_anew(expected[-1])
+            self._reassign(expected[-1])
 
-    def _expect_anew(self, allocation: Allocation) -> None:
-        self.leave(allocation)
-        allocation.node = self._expected(allocation)
-        self.resume(allocation)
+    def _reassign(self, allocation: Allocation) -> None:
+        self.remove_allocation(allocation)
+        allocation.node = self._find_assumed_node(allocation)
+        self.add_allocation(allocation)
 
-    def _expected(self, allocation: Allocation) -> NodeName | None:
+    def _find_assumed_node(self, allocation: Allocation) -> NodeName | None:
         """Return the node to assume for a released pod. None: unknown."""
-        floor = self._pools.floors.get(allocation.pool)
+        floor = self._pools.nodes_by_pool.get(allocation.pool)
         if floor is None:
             return None
-        pin = self._pools.reach.pin(allocation.terms, allocation.only, allocation.pool)
-        if allocation.spacings:
-            pin = self.company.pin(allocation.spacings, allocation.terms, allocation.pool, pin)
-        plan = floor.find(((allocation.demand, 1),), pins=() if pin is None else (pin,))
+        pin = self._pools.node_filter.allowed_nodes(
+            allocation.terms, allocation.node_names, allocation.pool
+        )
+        if allocation.distance_rules:
+            pin = self.pod_peers.allowed_nodes(
+                allocation.distance_rules, allocation.terms, allocation.pool, pin
+            )
+        plan = floor.find_assignment(((allocation.demand, 1),), pins=() if pin is None else (pin,))
         if plan is not None:
             return plan.nodes[0]
-        only = allocation.only
+        only = allocation.node_names
         return only[0] if only is not None and len(only) == 1 and floor.free(only[0]) else None
 
-    def resume(self, allocation: Allocation) -> None:
-        """Add an allocation, for the first time or after `leave`."""
+    def add_allocation(self, allocation: Allocation) -> None:
+        """Add an allocation, for the first time or after `remove_allocation`."""
         add_to(self.used.setdefault(allocation.pool, {}), allocation.demand, 1)
         self._plans.clear()
         if allocation.node is None:
-            add_to(self._adrift.setdefault(allocation.pool, {}), allocation.demand, 1)
-            if not allocation.leaving:
-                self._drifters.setdefault(allocation.pool, {})[allocation] = None
+            add_to(self._unassigned.setdefault(allocation.pool, {}), allocation.demand, 1)
+            if not allocation.terminating:
+                self._unassigned_allocations.setdefault(allocation.pool, {})[allocation] = None
             return
-        self.stays.setdefault(allocation.node, {})[allocation] = None
-        if allocation.spacings:
-            self.company.count(allocation.spacings, allocation.node, 1, bound=allocation.bound)
-        floor = self._pools.floors.get(allocation.pool)
+        self.allocations_by_node.setdefault(allocation.node, {})[allocation] = None
+        if allocation.distance_rules:
+            self.pod_peers.count_released_pod(
+                allocation.distance_rules, allocation.node, 1, bound=allocation.bound
+            )
+        floor = self._pools.nodes_by_pool.get(allocation.pool)
         if floor is not None:
-            allocation.slot = floor.allocate(allocation.node, allocation.demand)
+            allocation.node_allocation = floor.allocate(allocation.node, allocation.demand)
         if allocation.bound:
-            self._pools.carry(allocation.node, allocation.demand, 1)
+            self._pools.count_bound_pod(allocation.node, allocation.demand, 1)
 
-    def leave(self, allocation: Allocation) -> None:
+    def remove_allocation(self, allocation: Allocation) -> None:
         """Remove an allocation."""
         add_to(self.used[allocation.pool], allocation.demand, -1)
-        self._forget_plans()
+        self._clear_plans()
         if allocation.node is None:
-            add_to(self._adrift[allocation.pool], allocation.demand, -1)
-            self._drifters.get(allocation.pool, {}).pop(allocation, None)
+            add_to(self._unassigned[allocation.pool], allocation.demand, -1)
+            self._unassigned_allocations.get(allocation.pool, {}).pop(allocation, None)
             return
-        del self.stays[allocation.node][allocation]
-        if allocation.spacings:
-            self.company.count(allocation.spacings, allocation.node, -1, bound=allocation.bound)
-        floor = self._pools.floors.get(allocation.pool)
-        if allocation.slot is not None and floor is not None:
-            floor.give(allocation.slot)
+        del self.allocations_by_node[allocation.node][allocation]
+        if allocation.distance_rules:
+            self.pod_peers.count_released_pod(
+                allocation.distance_rules, allocation.node, -1, bound=allocation.bound
+            )
+        floor = self._pools.nodes_by_pool.get(allocation.pool)
+        if allocation.node_allocation is not None and floor is not None:
+            floor.release_allocation(allocation.node_allocation)
         if allocation.bound:
-            self._pools.carry(allocation.node, allocation.demand, -1)
+            self._pools.count_bound_pod(allocation.node, allocation.demand, -1)
 
-    def part(self, allocation: Allocation) -> None:
+    def mark_terminating(self, allocation: Allocation) -> None:
         """Mark the pod as terminating. It keeps its allocation, but does not wait for a node."""
-        allocation.leaving = True
-        if allocation in self._drifters.get(allocation.pool, {}):
-            del self._drifters[allocation.pool][allocation]
-            self._forget_plans()
+        allocation.terminating = True
+        if allocation in self._unassigned_allocations.get(allocation.pool, {}):
+            del self._unassigned_allocations[allocation.pool][allocation]
+            self._clear_plans()
 
     def clear_allocations(self) -> None:
         """Remove all allocations before a full recount."""
-        for stays in self.stays.values():
+        for stays in self.allocations_by_node.values():
             for allocation in stays:
-                floor = self._pools.floors.get(allocation.pool)
-                if floor is not None and allocation.slot is not None:
-                    floor.give(allocation.slot)
+                floor = self._pools.nodes_by_pool.get(allocation.pool)
+                if floor is not None and allocation.node_allocation is not None:
+                    floor.release_allocation(allocation.node_allocation)
         self.used.clear()
-        self._adrift.clear()
-        self._drifters.clear()
-        self._landed.clear()
-        self.stays.clear()
-        self.company.reset_counts()
-        self._forget_plans()
-        self._pools.forget_carried()
+        self._unassigned.clear()
+        self._unassigned_allocations.clear()
+        self._assigned_versions.clear()
+        self.allocations_by_node.clear()
+        self.pod_peers.reset_counts()
+        self._clear_plans()
+        self._pools.reset_bound_pods()
 
     @property
-    def laid_out(self) -> tuple[int, int]:
+    def pools_version(self) -> tuple[int, int]:
         """Version of the pools, the node capacity, the node filter and the autoscaling backoff."""
         pools = self._pools
-        return (pools.version, pools.resized + pools.reach.version + pools.growth.changes)
+        return (
+            pools.version,
+            pools.capacity_version + pools.node_filter.version + pools.autoscaling_backoff.version,
+        )
 
-    def seen(self, shape: EquivalenceClass) -> tuple[int, int]:
-        """Return a version for one workload: `laid_out` and the pods of its distance groups."""
-        version, changes = self.laid_out
-        return version, changes + sum(map(self.company.stamp, shape.spacings))
+    def version_for(self, shape: EquivalenceClass) -> tuple[int, int]:
+        """Return the version for a workload: `pools_version`, pods of its distance groups."""
+        version, changes = self.pools_version
+        return version, changes + sum(map(self.pod_peers.version_of, shape.distance_rules))
 
-    def fitting(self, shape: EquivalenceClass) -> tuple[PoolName, ...]:
+    def fitting_pools(self, shape: EquivalenceClass) -> tuple[PoolName, ...]:
         """Return the pools where a workload fits now, the best first."""
-        plans = {pool: plan for pool in shape.pools if (plan := self.plan(shape, pool))}
-        return self.ranked(shape, plans)
+        plans = {pool: plan for pool in shape.pools if (plan := self.find_assignment(shape, pool))}
+        return self.rank_pools(shape, plans)
 
-    def ranked(
+    def rank_pools(
         self, shape: EquivalenceClass, plans: Mapping[PoolName, Assignment]
     ) -> tuple[PoolName, ...]:
         """Return the pools with a plan: smallest sufficient devices first, then best packed.
@@ -277,196 +295,220 @@ class Allocations:
         Device size counts only if the class declares its device memory. A plan that waits for new
         nodes counts only if every plan does.
         """
-        size = self._pools.makes.size
-        there = {pool: plan for pool, plan in plans.items() if not plan.awaits} or plans
-        costs = [(size(p) if shape.sized else 0, plan.cost, p) for p, plan in there.items()]
+        size = self._pools.hardware.memory_sort_key
+        there = {pool: plan for pool, plan in plans.items() if not plan.has_future_nodes} or plans
+        costs = [
+            (size(p) if shape.has_gpu_memory else 0, plan.cost, p) for p, plan in there.items()
+        ]
         return tuple(pool for *_, pool in sorted(costs))
 
-    def plan(
-        self, shape: EquivalenceClass, pool: PoolName, withheld: ReservedCapacity = NOTHING
+    def find_assignment(
+        self, shape: EquivalenceClass, pool: PoolName, withheld: ReservedCapacity = NO_RESERVATION
     ) -> Assignment | None:
         """Return the node assignment of a workload in a pool, or None. Allocates nothing."""
-        seen = self.laid_out
-        if seen != self._seen:
-            self._seen = seen
-            self._forget_plans()
+        seen = self.pools_version
+        if seen != self._plans_version:
+            self._plans_version = seen
+            self._clear_plans()
         key = (pool, withheld)
-        if key in self._vain.get(shape, ()):
+        if key in self._unfit_pools.get(shape, ()):
             return None
         plans = self._plans.get(shape)
         if plans is None:
             plans = self._plans[shape] = {}
-        stamp = sum(map(self.company.stamp, shape.spacings))
+        stamp = sum(map(self.pod_peers.version_of, shape.distance_rules))
         known = plans.get(key)
         if known is None or known[0] != stamp:
-            known = plans[key] = stamp, self._find(shape, pool, withheld)
-            if known[1] is None and not shape.spacings:
-                self._vain.setdefault(shape, set()).add(key)
+            known = plans[key] = stamp, self._search_assignment(shape, pool, withheld)
+            if known[1] is None and not shape.distance_rules:
+                self._unfit_pools.setdefault(shape, set()).add(key)
         return known[1]
 
-    def plan_for(
+    def find_assignment_for(
         self,
         account: AutoscalingAccount,
         shape: EquivalenceClass,
         pool: PoolName,
-        withheld: ReservedCapacity = NOTHING,
+        withheld: ReservedCapacity = NO_RESERVATION,
     ) -> Assignment | None:
-        """Return `plan` for a user. None if it needs new nodes and the user is barred from them."""
-        plan = self.plan(shape, pool, withheld)
-        barred = plan is not None and self._pools.growth.barred(pool, account) is not None
-        return None if barred and plan is not None and plan.awaits else plan
+        """Return `find_assignment` for a user. None if it needs new nodes and the user is barred
+        from them.
+        """
+        plan = self.find_assignment(shape, pool, withheld)
+        barred = (
+            plan is not None
+            and self._pools.autoscaling_backoff.barred_until(pool, account) is not None
+        )
+        return None if barred and plan is not None and plan.has_future_nodes else plan
 
-    def pins(self, shape: EquivalenceClass, pool: PoolName) -> Pins:
+    def allowed_nodes_by_part(self, shape: EquivalenceClass, pool: PoolName) -> Pins:
         """Return the allowed nodes of each part of a workload in a pool. Empty: any ready node."""
-        seen = self.laid_out
-        if seen != self._pinned:
-            self._pinned = seen
+        seen = self.pools_version
+        if seen != self._pins_version:
+            self._pins_version = seen
             self._pins.clear()
         pins = self._pins.setdefault(shape, {})
         found = pins.get(pool)
         if found is None:
-            only = shape.pins or (None,) * len(shape.parts)
-            terms = shape.terms or (ANYWHERE,) * len(shape.parts)
-            reach = self._pools.reach
-            found = tuple(reach.pin(t, o, pool) for t, o in zip(terms, only, strict=True))
+            only = shape.node_sets or (None,) * len(shape.request_counts)
+            terms = shape.node_constraints or (ANYWHERE,) * len(shape.request_counts)
+            reach = self._pools.node_filter
+            found = tuple(reach.allowed_nodes(t, o, pool) for t, o in zip(terms, only, strict=True))
             found = pins[pool] = found if any(pin is not None for pin in found) else ()
         return found
 
-    def blocking(self, shape: EquivalenceClass, pool: PoolName) -> PodDistanceRules | None:
+    def find_blocking_rule(self, shape: EquivalenceClass, pool: PoolName) -> PodDistanceRule | None:
         """Return the distance rule that leaves a workload no node. None if no rule does."""
-        for number, spacings in enumerate(shape.spacings):
-            terms, _ = said_by_part(shape, number)
-            pin = (self.pins(shape, pool) or (None,) * len(shape.parts))[number]
-            nodes = self._pools.open_nodes(pool, pin)
+        for number, spacings in enumerate(shape.distance_rules):
+            terms, _ = constraints_of_part(shape, number)
+            pin = (self.allowed_nodes_by_part(shape, pool) or (None,) * len(shape.request_counts))[
+                number
+            ]
+            nodes = self._pools.ready_nodes(pool, pin)
             for each in spacings:
-                if self.company.open((each,), terms, pool).isdisjoint(nodes):
+                if self.pod_peers.open_nodes((each,), terms, pool).isdisjoint(nodes):
                     return each
         return None
 
-    def avoided(self, shape: EquivalenceClass) -> bool:
+    def may_be_excluded(self, shape: EquivalenceClass) -> bool:
         """Return whether anti-affinity of existing pods may close nodes to a workload."""
         return any(
-            each.distance is PodDistanceRule.AVOIDED and self.company.restricts((each,))
-            for spacings in shape.spacings
+            each.kind is DistanceRuleKind.AVOIDED and self.pod_peers.may_close_nodes((each,))
+            for spacings in shape.distance_rules
             for each in spacings
         )
 
-    def avoided_nodes(self, shape: EquivalenceClass, pool: PoolName) -> int:
+    def count_excluded_nodes(self, shape: EquivalenceClass, pool: PoolName) -> int:
         """Return how many ready nodes of a pool existing anti-affinity closes to a workload."""
         rules = [
             (number, each)
-            for number, spacings in enumerate(shape.spacings)
+            for number, spacings in enumerate(shape.distance_rules)
             for each in spacings
-            if each.distance is PodDistanceRule.AVOIDED
+            if each.kind is DistanceRuleKind.AVOIDED
         ]
         if not rules:
             return 0  # the usual case: do not list all nodes for each pod
         closed: set[NodeName] = set()
-        nodes = frozenset(self.open_nodes(pool))
+        nodes = frozenset(self.ready_nodes(pool))
         for number, each in rules:
-            terms, _ = said_by_part(shape, number)
-            closed |= nodes - self.company.open((each,), terms, pool)
+            terms, _ = constraints_of_part(shape, number)
+            closed |= nodes - self.pod_peers.open_nodes((each,), terms, pool)
         return len(closed)
 
-    def open_nodes(self, pool: PoolName, only: NodeSet = None) -> list[NodeName]:
+    def ready_nodes(self, pool: PoolName, only: NodeSet = None) -> list[NodeName]:
         """Return the ready nodes of a pool, restricted to `only`, by name."""
-        return self._pools.open_nodes(pool, only)
+        return self._pools.ready_nodes(pool, only)
 
-    def grounds(self, shape: EquivalenceClass, pool: PoolName) -> list[Collection[NodeName]] | None:
+    def domain_nodes(
+        self, shape: EquivalenceClass, pool: PoolName
+    ) -> list[Collection[NodeName]] | None:
         """Return the nodes of each domain that a confined workload may use. None: not confined."""
-        floor = self._pools.floors.get(pool)
-        return None if floor is None else grounds(floor.domains, shape.manner)
+        floor = self._pools.nodes_by_pool.get(pool)
+        return None if floor is None else domain_nodes(floor.domains, shape.layout)
 
     def free_on(self, pool: PoolName, node: NodeName) -> Amounts:
         """Return the free capacity of a node of a pool."""
-        return self._pools.floors[pool].free(node)
+        return self._pools.nodes_by_pool[pool].free(node)
 
     def free(self, pool: PoolName) -> dict[Resource, int]:
         """Return the free capacity of a pool as a whole."""
         used = self.used.get(pool, {})
         return {r: v - used.get(r, 0) for r, v in self._pools.capacity(pool).items()}
 
-    def awaiting(self, pool: PoolName) -> int:
+    def waiting_for_nodes(self, pool: PoolName) -> int:
         """Return how many released pods wait for a node of a pool that may grow."""
-        return len(self._drifters.get(pool, ())) if self.beyond.most(pool) else 0
+        return (
+            len(self._unassigned_allocations.get(pool, ()))
+            if self.autoscaling_capacity.declared_max_capacity(pool)
+            else 0
+        )
 
-    def land(self) -> None:
+    def assign_waiting(self) -> None:
         """Assign pods that wait for new nodes to nodes with new capacity. Cheap without any."""
-        for pool, drifters in self._drifters.items():
-            floor = self._pools.floors.get(pool)
-            if floor is None or not drifters or not self.beyond.most(pool):
+        for pool, drifters in self._unassigned_allocations.items():
+            floor = self._pools.nodes_by_pool.get(pool)
+            if (
+                floor is None
+                or not drifters
+                or not self.autoscaling_capacity.declared_max_capacity(pool)
+            ):
                 continue
-            stamp = (self._pools.version, floor.grown)
-            if self._landed.get(pool) == stamp:
+            stamp = (self._pools.version, floor.growth_version)
+            if self._assigned_versions.get(pool) == stamp:
                 continue
-            self._landed[pool] = stamp
-            grown = {name: floor.free(name) for name in floor.take_grown()}
+            self._assigned_versions[pool] = stamp
+            grown = {name: floor.free(name) for name in floor.drain_grown_nodes()}
             vain: set[tuple[object, ...]] = set()
             for allocation in list(drifters):
                 alike = (
                     id(allocation.demand),
                     allocation.terms,
-                    allocation.only,
-                    allocation.spacings,
+                    allocation.node_names,
+                    allocation.distance_rules,
                 )
-                if alike in vain or not self._may_land(allocation, grown):
+                if alike in vain or not self._may_be_assigned(allocation, grown):
                     continue
-                if self._expected(allocation) is None:
+                if self._find_assumed_node(allocation) is None:
                     vain.add(alike)
                 else:
-                    self._expect_anew(allocation)
+                    self._reassign(allocation)
                     if allocation.node in grown:
                         grown[allocation.node] = floor.free(allocation.node)
 
-    def _may_land(self, allocation: Allocation, grown: Mapping[NodeName, Amounts]) -> bool:
+    def _may_be_assigned(self, allocation: Allocation, grown: Mapping[NodeName, Amounts]) -> bool:
         """Return, cheaply, whether a grown node may take a pod that waits for a new one.
 
         Other nodes could not take it before. If the pod has distance rules, any node may be open
         now.
         """
-        if allocation.spacings or _settled(allocation):
+        if allocation.distance_rules or _has_fixed_node(allocation):
             return True
-        admits = self._pools.reach.admits
+        admits = self._pools.node_filter.is_node_allowed
         return any(
             all(value <= free.get(r, 0) for r, value in allocation.demand.items() if value > 0)
             and admits(allocation.terms, name)
             for name, free in grown.items()
         )
 
-    def _forget_plans(self) -> None:
+    def _clear_plans(self) -> None:
         self._plans.clear()
-        self._vain.clear()
+        self._unfit_pools.clear()
 
-    def _find(
+    def _search_assignment(
         self, shape: EquivalenceClass, pool: PoolName, withheld: ReservedCapacity
     ) -> Assignment | None:
-        floor = self._pools.floors.get(pool)
+        floor = self._pools.nodes_by_pool.get(pool)
         if floor is None:
             return None
-        adrift, most = self._adrift.get(pool, {}), self.beyond.most(pool)
-        used, rooms = self.used.get(pool, {}), withheld.rooms
-        if TO_COME in rooms and not self.beyond.spares(shape, pool, used, rooms):
+        adrift, most = (
+            self._unassigned.get(pool, {}),
+            self.autoscaling_capacity.declared_max_capacity(pool),
+        )
+        used, rooms = self.used.get(pool, {}), withheld.amounts_by_node
+        if FUTURE_NODE in rooms and not self.autoscaling_capacity.fits_at_max_size(
+            shape, pool, used, rooms
+        ):
             return None  # a new node belongs to the owner of the reservation
         if any(adrift.values()):
             # Released pods without a node will take any capacity as soon as it is free.
-            free = self._left(pool) if most else self.free(pool)
+            free = self._free_at_max_size(pool) if most else self.free(pool)
             if any(v > free.get(r, 0) for r, v in shape.total.items() if not most or r in most):
                 return None
-        pins = self.pins(shape, pool)
-        if self.company.restricts([each for part in shape.spacings for each in part]):
-            return self._apart(floor, shape, pool, pins, withheld)
-        plan = floor.find(shape.parts, rooms, pins, shape.manner)
-        wary = self._pools.growth.is_wary(pool)
-        if plan is None and most and not (wary and self.awaiting(pool)):
-            return self.beyond.find(shape, pool, used, adrift, rooms, pins)
+        pins = self.allowed_nodes_by_part(shape, pool)
+        if self.pod_peers.may_close_nodes([each for part in shape.distance_rules for each in part]):
+            return self._find_with_rules(floor, shape, pool, pins, withheld)
+        plan = floor.find_assignment(shape.request_counts, rooms, pins, shape.layout)
+        wary = self._pools.autoscaling_backoff.is_limited_to_one(pool)
+        if plan is None and most and not (wary and self.waiting_for_nodes(pool)):
+            return self.autoscaling_capacity.find_assignment(shape, pool, used, adrift, rooms, pins)
         return plan
 
-    def _left(self, pool: PoolName) -> dict[Resource, int]:
+    def _free_at_max_size(self, pool: PoolName) -> dict[Resource, int]:
         """Return the free capacity of a pool at its maximum size."""
         used = self.used.get(pool, {})
-        return {r: v - used.get(r, 0) for r, v in self._pools.extent(pool).items()}
+        return {r: v - used.get(r, 0) for r, v in self._pools.max_capacity(pool).items()}
 
-    def _apart(
+    def _find_with_rules(
         self,
         floor: PoolNodes,
         shape: EquivalenceClass,
@@ -475,22 +517,26 @@ class Allocations:
         withheld: ReservedCapacity,
     ) -> Assignment | None:
         """Return a plan for pods with distance rules, in one domain if they are confined."""
-        domains = self.grounds(shape, pool)
+        domains = self.domain_nodes(shape, pool)
         for among in (None,) if domains is None else domains:
             allowed = pins
             if among is not None:
-                allowed = tuple(within(p, among) for p in pins or (None,) * len(shape.parts))
-            trial = TentativePeers(self.company, pool)
-            plan = plan_apart(floor, shape, allowed, withheld.rooms, trial)
+                allowed = tuple(
+                    filter_allowed(p, among) for p in pins or (None,) * len(shape.request_counts)
+                )
+            trial = TentativePeers(self.pod_peers, pool)
+            plan = find_assignment_with_rules(
+                floor, shape, allowed, withheld.amounts_by_node, trial
+            )
             if plan is not None:
                 return plan
         return None
 
 
-def _settled(allocation: Allocation) -> bool:
+def _has_fixed_node(allocation: Allocation) -> bool:
     """Return whether a pod may be on one node only."""
-    return allocation.only is not None and len(allocation.only) == 1
+    return allocation.node_names is not None and len(allocation.node_names) == 1
 
 
-def _closed_to(tenant: TenantName) -> PodDistanceRules:
-    return PodDistanceRules(PodDistanceRule.REFUSED, "", f"nodes closed to {tenant}")
+def _closed_node_rule(tenant: TenantName) -> PodDistanceRule:
+    return PodDistanceRule(DistanceRuleKind.REFUSED, "", f"nodes closed to {tenant}")

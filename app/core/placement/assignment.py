@@ -11,11 +11,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from app.core.model import NodeName, NodeSet
-from app.core.placement.node_info import FreeCapacity, ResourceIndex, after, capacity
-from app.core.placement.node_scoring import FREE, Cost, NodeState, ScoredNodes, ScoredState, plus
-from app.core.podspec.equivalence_class import ANYHOW, GangLayout, Parts, Pins
+from app.core.placement.node_info import (
+    FreeCapacity,
+    ResourceIndex,
+    count_fitting,
+    subtract_request,
+)
+from app.core.placement.node_scoring import (
+    ZERO_COST,
+    Cost,
+    NodeState,
+    ScoredNodes,
+    ScoredState,
+    add_costs,
+)
+from app.core.podspec.equivalence_class import DEFAULT_LAYOUT, GangLayout, Parts, Pins
 
-FEW = 16
+MAX_SINGLE_EVALUATIONS = 16
 """Up to this number, nodes are evaluated one by one instead of in the order of a ranking."""
 
 
@@ -29,7 +41,7 @@ class Assignment:
         self._cost = cost
 
     @property
-    def awaits(self) -> bool:
+    def has_future_nodes(self) -> bool:
         """Return whether some of its pods would wait for nodes that are not provisioned yet."""
         return None in self.nodes
 
@@ -45,52 +57,63 @@ class Assignment:
 
 
 class AssignmentRequest:
-    """Requests of a workload by resource index. `lost`: `grown` when it last did not fit."""
+    """Requests of a workload by resource index. `failed_at_version`: `grown` when it last did not
+    fit.
+    """
 
-    __slots__ = ("_within", "asks", "count", "lacking", "lost", "manner", "parts", "pins")
+    __slots__ = (
+        "_within",
+        "count",
+        "failed_at_version",
+        "gang_layout",
+        "has_unknown_resource",
+        "parts",
+        "pins",
+        "requests",
+    )
 
     def __init__(
-        self, parts: Parts, pins: Pins, layout: ResourceIndex, manner: GangLayout = ANYHOW
+        self, parts: Parts, pins: Pins, layout: ResourceIndex, manner: GangLayout = DEFAULT_LAYOUT
     ) -> None:
-        self.manner = manner
+        self.gang_layout = manner
         self.parts = parts  # keeps the object alive, so that its id stays unique
         self.pins = pins
-        self.asks = [(layout.ask(amounts), count) for amounts, count in parts]
+        self.requests = [(layout.index_request(amounts), count) for amounts, count in parts]
         self.count = sum(count for _, count in parts)
-        self.lacking = any(ask.lacking for ask, _ in self.asks)
-        self.lost = -1
+        self.has_unknown_resource = any(ask.has_unknown_resource for ask, _ in self.requests)
+        self.failed_at_version = -1
         self._within = [None if pin is None else frozenset(pin) for pin in pins]
 
-    def order(self, offered: list[int]) -> list[int]:
+    def part_order(self, offered: list[int]) -> list[int]:
         """Return the numbers of the parts: pinned parts first, then the largest pods."""
 
         def size(number: int) -> int:
-            needs = self.asks[number][0].needs
+            needs = self.requests[number][0].needs
             return max([(v << 32) // max(1, offered[i]) for i, v in needs], default=0)
 
         def place(number: int) -> tuple[bool, int, int]:
-            return self.pin(number) is None, -size(number), number
+            return self.nodes_of_part(number) is None, -size(number), number
 
-        return sorted(range(len(self.asks)), key=place)
+        return sorted(range(len(self.requests)), key=place)
 
-    def pin(self, number: int) -> NodeSet:
+    def nodes_of_part(self, number: int) -> NodeSet:
         """Return the nodes that the pods of a part may use. None: any node."""
         return self.pins[number] if self.pins else None
 
-    def within(self, number: int) -> frozenset[NodeName] | None:
+    def node_set_of_part(self, number: int) -> frozenset[NodeName] | None:
         """Return the nodes that the pods of a part may use, as a set. None: any node."""
         return self._within[number] if self.pins else None
 
 
-def stack(room: FreeCapacity, want: AssignmentRequest, order: list[int]) -> bool:
+def fits_on_one_node(room: FreeCapacity, want: AssignmentRequest, order: list[int]) -> bool:
     """Return whether all pods of a workload fit on one node with this free capacity."""
-    if len(want.asks) == 1:
-        return capacity(room, want.asks[0][0]) >= want.count
+    if len(want.requests) == 1:
+        return count_fitting(room, want.requests[0][0]) >= want.count
     left: FreeCapacity | None = room
     for number in order:
-        ask, count = want.asks[number]
+        ask, count = want.requests[number]
         for _ in range(count):
-            left = after(left, ask) if left is not None else None
+            left = subtract_request(left, ask) if left is not None else None
     return left is not None
 
 
@@ -124,7 +147,7 @@ class AssignmentBuilder:
         among: Collection[NodeName] | None = None,
     ) -> None:
         """`among`: the nodes that may be used; None: all."""
-        self.cost = FREE
+        self.cost = ZERO_COST
         self._among = None if among is None else frozenset(among)
         self._changed = {n: r for n, r in changed.items() if among is None or n in among}
         self._states = states
@@ -136,38 +159,38 @@ class AssignmentBuilder:
         if self._among is not None:
             only = self._among if only is None else only & self._among
         places: Iterator[ScoredState] = iter(())
-        if only is not None and len(only) <= FEW:
-            heap = [n for name in only if (n := self._on(ranking, name))]
-        elif count > 1 and only is None and not self._enough(ranking, count):
+        if only is not None and len(only) <= MAX_SINGLE_EVALUATIONS:
+            heap = [n for name in only if (n := self._candidate_on(ranking, name))]
+        elif count > 1 and only is None and not self._has_enough_capacity(ranking, count):
             return None
         else:
             changed = self._changed if only is None else self._changed.keys() & only
-            heap = [n for name in changed if (n := _again(ranking, name, self._changed[name]))]
-            places = ranking.places()
+            heap = [n for name in changed if (n := _candidate(ranking, name, self._changed[name]))]
+            places = ranking.scored_states()
         heapq.heapify(heap)
         nodes: list[NodeName] = []
         place = next(places, None)
         while len(nodes) < count:
             while place is not None and (not heap or place.cost <= heap[0].cost):
-                self._push(heap, place.cost, place.rest, place.state, 0, only)
+                self._push(heap, place.cost, place.remaining, place.state, 0, only)
                 place = next(places, None)
             if not heap:
                 return None
             cost, name, rest, state, spot = heapq.heappop(heap)
             nodes.append(name)
             self._changed[name] = rest
-            self.cost = plus(self.cost, cost)
-            again = _again(ranking, name, rest)
+            self.cost = add_costs(self.cost, cost)
+            again = _candidate(ranking, name, rest)
             if again is not None:
                 heapq.heappush(heap, again)
             if state is not None:
                 self._push(heap, cost, rest, state, spot + 1, only)
         return nodes
 
-    def _on(self, ranking: ScoredNodes, name: NodeName) -> _Next | None:
+    def _candidate_on(self, ranking: ScoredNodes, name: NodeName) -> _Next | None:
         known = self._states.get(name)
-        room = self._changed.get(name, known.room if known is not None else None)
-        return None if room is None else _again(ranking, name, room)
+        room = self._changed.get(name, known.free_capacity if known is not None else None)
+        return None if room is None else _candidate(ranking, name, room)
 
     def _push(
         self,
@@ -185,20 +208,20 @@ class AssignmentBuilder:
                 heapq.heappush(heap, _Next(cost, name, rest, state, number))
                 return
 
-    def _enough(self, ranking: ScoredNodes, count: int) -> bool:
+    def _has_enough_capacity(self, ranking: ScoredNodes, count: int) -> bool:
         """Return whether `count` pods fit at all."""
         for name, room in self._changed.items():
-            count -= capacity(room, ranking.ask)
+            count -= count_fitting(room, ranking.request)
             known = self._states.get(name)
             if known is not None:
-                count += ranking.capacity(known)
-        for place in ranking.places():
-            count -= ranking.capacity(place.state) * len(place.state.names)
+                count += ranking.count_fitting(known)
+        for place in ranking.scored_states():
+            count -= ranking.count_fitting(place.state) * len(place.state.names)
             if count <= 0:
                 return True
         return count <= 0
 
 
-def _again(ranking: ScoredNodes, name: NodeName, room: FreeCapacity) -> _Next | None:
-    rest = after(room, ranking.ask)
-    return None if rest is None else _Next(ranking.judge.cost(room, rest), name, rest, None, 0)
+def _candidate(ranking: ScoredNodes, name: NodeName, room: FreeCapacity) -> _Next | None:
+    rest = subtract_request(room, ranking.request)
+    return None if rest is None else _Next(ranking.scorer.cost(room, rest), name, rest, None, 0)

@@ -14,66 +14,66 @@ from app.core.retry import Backoff
 
 AutoscalingAccount = tuple[TenantName, UserName]
 
-ENOUGH = 2
+MIN_FAILED_USERS = 2
 """Number of users that must fail before the pool counts as the cause."""
 
 
 class AutoscalingBackoff:
-    """Autoscaling backoff of all pools. `changes` counts how often the answers changed."""
+    """Autoscaling backoff of all pools. `version` counts how often the answers changed."""
 
     def __init__(self) -> None:
-        self.changes = 0
-        self.arrivals = 0
+        self.version = 0
+        self.nodes_added = 0
         """Number of new nodes so far."""
         self._arrived: dict[NodeName, int] = {}
         self._failures: dict[PoolName, Backoff[AutoscalingAccount]] = {}
         self._barred: dict[tuple[PoolName, AutoscalingAccount], Millis] = {}
         self._closed: Mapping[PoolName, Millis] = {}
-        self._wary: frozenset[PoolName] = frozenset()
+        self._limited_to_one: frozenset[PoolName] = frozenset()
 
     @property
-    def closed(self) -> Mapping[PoolName, Millis]:
+    def closed_pools(self) -> Mapping[PoolName, Millis]:
         """The pools that are closed to scale-up for all users, and until when."""
         return self._closed
 
-    def barred(self, pool: PoolName, account: AutoscalingAccount) -> Millis | None:
+    def barred_until(self, pool: PoolName, account: AutoscalingAccount) -> Millis | None:
         """Return until when no pod of a user may wait for new nodes of a pool. None: it may."""
         return self._barred.get((pool, account))
 
-    def is_wary(self, pool: PoolName) -> bool:
+    def is_limited_to_one(self, pool: PoolName) -> bool:
         """Return whether only one workload at a time may wait for nodes of a pool."""
-        return pool in self._wary
+        return pool in self._limited_to_one
 
-    def arrive(self, node: NodeName) -> None:
+    def record_node_added(self, node: NodeName) -> None:
         """Record a new node."""
-        self.arrivals += 1
-        self._arrived[node] = self.arrivals
+        self.nodes_added += 1
+        self._arrived[node] = self.nodes_added
 
-    def depart(self, node: NodeName) -> None:
+    def record_node_gone(self, node: NodeName) -> None:
         """Record that a node is gone."""
         self._arrived.pop(node, None)
 
     def is_newer(self, node: NodeName, arrivals: int) -> bool:
-        """Return whether a node came after the first `arrivals` nodes."""
+        """Return whether a node came after the first `nodes_added` nodes."""
         return self._arrived.get(node, 0) > arrivals
 
-    def failed(
+    def record_failure(
         self, pool: PoolName, account: AutoscalingAccount, now: Millis, span: Millis
     ) -> None:
         """Record a release for nodes that did not come. Ignored while the user is barred."""
-        self._failures.setdefault(pool, Backoff()).fail(account, now, span)
+        self._failures.setdefault(pool, Backoff()).record_failure(account, now, span)
 
-    def came(self, pool: PoolName, account: AutoscalingAccount) -> None:
+    def record_success(self, pool: PoolName, account: AutoscalingAccount) -> None:
         """Record that a new node of a pool took a waiting pod of a user: the pool grows.
 
-        If fewer than `ENOUGH` users failed, only this user is forgiven, because a single failing
-        user is the cause itself. Otherwise all users are forgiven.
+        If fewer than `MIN_FAILED_USERS` users failed, only this user is forgiven, because a single
+        failing user is the cause itself. Otherwise all users are forgiven.
         """
         failures = self._failures.get(pool)
         if failures is None:
             return
-        if _users(failures) < ENOUGH:
-            failures.forgive(account)
+        if _users(failures) < MIN_FAILED_USERS:
+            failures.clear_failures(account)
         else:
             failures.clear()
 
@@ -82,20 +82,20 @@ class AutoscalingBackoff:
         closed: dict[PoolName, Millis] = {}
         self._barred.clear()
         for pool, failures in sorted(self._failures.items()):
-            for account in failures.old(now):
-                failures.forgive(account)
-            barred = failures.waiting(now)
+            for account in failures.expired_keys(now):
+                failures.clear_failures(account)
+            barred = failures.active_delays(now)
             self._barred.update({(pool, who): until for who, until in barred.items()})
             latest: dict[UserName, Millis] = {}
             for (_, user), until in barred.items():
                 latest[user] = max(until, latest.get(user, until))
-            if len(latest) >= ENOUGH:
-                closed[pool] = sorted(latest.values())[-ENOUGH]
+            if len(latest) >= MIN_FAILED_USERS:
+                closed[pool] = sorted(latest.values())[-MIN_FAILED_USERS]
         self._failures = {pool: each for pool, each in self._failures.items() if each}
-        wary = (pool for pool, each in self._failures.items() if _users(each) >= ENOUGH)
+        wary = (pool for pool, each in self._failures.items() if _users(each) >= MIN_FAILED_USERS)
         self._set(closed, frozenset(wary))
 
-    def all_barred(self) -> list[tuple[tuple[PoolName, AutoscalingAccount], Millis]]:
+    def barred_accounts(self) -> list[tuple[tuple[PoolName, AutoscalingAccount], Millis]]:
         """Return each barred pool and user, and until when."""
         return sorted(self._barred.items())
 
@@ -120,9 +120,9 @@ class AutoscalingBackoff:
         self._set({}, frozenset())
 
     def _set(self, closed: Mapping[PoolName, Millis], wary: frozenset[PoolName]) -> None:
-        if (closed, wary) != (self._closed, self._wary):
-            self._closed, self._wary = closed, wary
-            self.changes += 1
+        if (closed, wary) != (self._closed, self._limited_to_one):
+            self._closed, self._limited_to_one = closed, wary
+            self.version += 1
 
 
 def _users(accounts: Iterable[AutoscalingAccount]) -> int:
@@ -130,7 +130,7 @@ def _users(accounts: Iterable[AutoscalingAccount]) -> int:
     return len({user for _, user in accounts})
 
 
-def raised(capacity: Amounts, most: Amounts) -> Amounts:
+def capacity_at_max_size(capacity: Amounts, most: Amounts) -> Amounts:
     """Return the capacity of a pool at its maximum size: the larger of both amounts."""
     if not most:
         return capacity

@@ -18,11 +18,11 @@ from app.core.placement.device_inventory import (
     DevicePool,
     PlacedDevice,
     PoolKey,
-    has_left,
-    left_counters,
-    take,
+    has_enough_counters,
+    remaining_counters,
+    subtract_counters,
 )
-from app.core.podspec.constraints import unborne
+from app.core.podspec.constraints import first_untolerated_taint
 from app.core.podspec.devices import AnyDevice, DeviceId, SelectorEvaluator
 from app.core.podspec.resource_claims import (
     MOST_DEVICES,
@@ -31,7 +31,7 @@ from app.core.podspec.resource_claims import (
     DeviceClass,
     ResourceClaim,
 )
-from app.core.quantities import largest
+from app.core.quantities import max_amounts
 
 ClaimKey = tuple[str, str]
 """Namespace and name of a claim."""
@@ -47,105 +47,111 @@ class DeviceCapacity:
         self._version = classes.version
         self._claims: dict[ClaimKey, ResourceClaim] = {}
         """The claims with devices."""
-        self._holders: dict[DeviceId, dict[ClaimKey, None]] = {}
+        self._claims_by_device: dict[DeviceId, dict[ClaimKey, None]] = {}
         self._changed: dict[NodeName, None] = {}
-        self._judged: dict[NodeName, None] = {}
-        self._has_others = False
-        self._most: dict[str, int] = {}
+        self._nodes_to_recheck: dict[NodeName, None] = {}
+        self._has_device_change = False
+        self._max_devices: dict[str, int] = {}
         """The largest number of devices of a class on one node."""
-        classes.limit_all(self._most_of_all)
+        classes.set_all_devices_limit(self._max_devices_of_class)
 
     def put_node(self, node: Node) -> Node:
         """Add or replace a node, as observed. Return it completed by its devices."""
         if self.inventory.node(node.name) != node:
-            self._judged[node.name] = None
+            self._nodes_to_recheck[node.name] = None
             self.inventory.put_node(node)
-        return self.complete(node)
+        return self.with_slice_devices(node)
 
     def drop_node(self, name: NodeName) -> None:
         """Remove a node."""
-        self._judged[name] = None
+        self._nodes_to_recheck[name] = None
         self.inventory.drop_node(name)
 
-    def take_judged(self) -> list[NodeName]:
+    def drain_nodes_to_recheck(self) -> list[NodeName]:
         """Return, once, the nodes with other devices, other free devices, or other labels."""
-        judged, self._judged = sorted(self._judged), {}
+        judged, self._nodes_to_recheck = sorted(self._nodes_to_recheck), {}
         return judged
 
     def put_claim(self, claim: ResourceClaim) -> None:
         """Record the devices of a claim."""
         known = self._claims.get(claim.key)
-        if known is not None and known.uid == claim.uid and known.allocated == claim.allocated:
+        if (
+            known is not None
+            and known.uid == claim.uid
+            and known.allocated_devices == claim.allocated_devices
+        ):
             return
         self.drop_claim(claim.key)
-        if claim.allocated is None:
+        if claim.allocated_devices is None:
             return
         self._claims[claim.key] = claim
-        for each in claim.allocated:
+        for each in claim.allocated_devices:
             if not each.is_admin:
-                self._holders.setdefault(each.device, {})[claim.key] = None
-                self._mark(each.device)
+                self._claims_by_device.setdefault(each.device, {})[claim.key] = None
+                self._mark_node_of(each.device)
 
     def drop_claim(self, key: ClaimKey) -> None:
         """Record that a claim was deleted, or lost its devices."""
         claim = self._claims.pop(key, None)
-        for each in (claim.allocated or ()) if claim is not None else ():
-            holders = self._holders.get(each.device)
+        for each in (claim.allocated_devices or ()) if claim is not None else ():
+            holders = self._claims_by_device.get(each.device)
             if holders is None:
                 continue
             holders.pop(key, None)
             if not holders:
-                del self._holders[each.device]
-            self._mark(each.device)
+                del self._claims_by_device[each.device]
+            self._mark_node_of(each.device)
 
-    def held_by(self, key: ClaimKey) -> tuple[NodeName, Amounts] | None:
+    def devices_of_claim(self, key: ClaimKey) -> tuple[NodeName, Amounts] | None:
         """Return the node and the amounts of the devices of a claim. None: none that count."""
         claim = self._claims.get(key)
-        if claim is None or claim.allocated is None:
+        if claim is None or claim.allocated_devices is None:
             return None
-        counts = self._classes.count(claim)
-        nodes = (self.inventory.node_of(each.device) for each in claim.allocated)
+        counts = self._classes.count_amounts(claim)
+        nodes = (self.inventory.node_of(each.device) for each in claim.allocated_devices)
         node = next((each for each in nodes if each is not None), None)
         return (node, counts) if node is not None and counts else None
 
-    def take_changed(self) -> list[Node]:
+    def drain_changed_nodes(self) -> list[Node]:
         """Return, once, the nodes with another capacity, completed by their devices."""
-        names = dict.fromkeys(self.inventory.take_changed())
+        names = dict.fromkeys(self.inventory.drain_changed_nodes())
         if self._version != self._classes.version:
             self._version = self._classes.version
             names.update(dict.fromkeys(node.name for node in self.inventory.nodes()))
         if names:
-            self._most.clear()
-            self._has_others = True
+            self._max_devices.clear()
+            self._has_device_change = True
         names.update(self._changed)
         self._changed = {}
-        self._judged.update(names)
+        self._nodes_to_recheck.update(names)
         found = (self.inventory.node(name) for name in sorted(names))
-        return [self.complete(node) for node in found if node is not None]
+        return [self.with_slice_devices(node) for node in found if node is not None]
 
-    def take_others(self) -> bool:
+    def drain_device_change(self) -> bool:
         """Return, once, whether nodes have other devices. Allocations alone do not count."""
-        has_others, self._has_others = self._has_others, False
+        has_others, self._has_device_change = self._has_device_change, False
         return has_others
 
-    def complete(self, node: Node) -> Node:
+    def with_slice_devices(self, node: Node) -> Node:
         """Return a node with the devices of its slices among its allocatable resources."""
-        offered = self.offered(node.name) if self.inventory else {}
+        offered = self.slice_capacity(node.name) if self.inventory else {}
         if not offered:
             return node
-        return replace(node, allocatable=largest(node.allocatable, offered))
+        return replace(node, allocatable=max_amounts(node.allocatable, offered))
 
-    def offered(self, name: NodeName) -> dict[Resource, int]:
+    def slice_capacity(self, name: NodeName) -> dict[Resource, int]:
         """Return the managed resources that the devices of a node count as."""
         total: dict[Resource, int] = {}
-        counted = self._classes.counted()
+        counted = self._classes.managed_classes()
         for pool in self.inventory.pools_of(name) if counted else ():
             devices = self.inventory.devices_in(pool, name)
             for resource in dict.fromkeys(resource for _, resource in counted):
                 classes = [each for each, counts_as in counted if counts_as == resource]
-                matching = [d for d in devices if any(self._is_of(each, d) for each in classes)]
+                matching = [
+                    d for d in devices if any(self._matches_class(each, d) for each in classes)
+                ]
                 if matching:
-                    count = self._count(pool, matching)
+                    count = self._count_devices(pool, matching)
                     total[resource] = total.get(resource, 0) + count
         return {resource: value for resource, value in total.items() if value}
 
@@ -154,61 +160,74 @@ class DeviceCapacity:
 
         That needs a class with this `extendedResourceName`. True for a node without such devices.
         """
-        if not self.offered(name).get(resource):
+        if not self.slice_capacity(name).get(resource):
             return True
-        classes = [each for each, _ in self._classes.counted() if each.stated == resource]
+        classes = [
+            each
+            for each, _ in self._classes.managed_classes()
+            if each.extended_resource == resource
+        ]
         devices = self.inventory.devices_of(name) if classes else ()
-        return any(self._is_of(each, d) for d in devices for each in classes)
+        return any(self._matches_class(each, d) for d in devices for each in classes)
 
-    def amount(self, ask: DeviceAsk, node: Node) -> int | None:
+    def offered_amount(self, ask: DeviceAsk, node: Node) -> int | None:
         """Return what a node offers of the resource of a request. None: it is not managed."""
-        resource = self._classes.resource(ask.device_class)
-        return None if resource is None else self.complete(node).allocatable.get(resource, 0)
+        resource = self._classes.resource_of(ask.device_class)
+        return (
+            None if resource is None else self.with_slice_devices(node).allocatable.get(resource, 0)
+        )
 
-    def holders(self, device: DeviceId) -> int:
+    def count_claims(self, device: DeviceId) -> int:
         """Return how many claims have a device."""
-        return len(self._holders.get(device, ()))
+        return len(self._claims_by_device.get(device, ()))
 
-    def matching(self, ask: DeviceAsk, node: Node) -> list[PlacedDevice]:
+    def matching_devices(self, ask: DeviceAsk, node: Node) -> list[PlacedDevice]:
         """Return the devices that a node can use and that a request may get, free or not."""
-        known = self._classes.known(ask.device_class)
+        known = self._classes.find_class(ask.device_class)
         return [
             each
-            for each in self.inventory.usable(node)
-            if (known is None or self._is_of(known, each))
+            for each in self.inventory.usable_devices(node)
+            if (known is None or self._matches_class(known, each))
             and all(self._matches_of_user(text, each) for text in ask.selectors)
-            and (self.holders(each.id) or unborne(each.device.taints, ask.tolerations) is None)
+            and (
+                self.count_claims(each.id)
+                or first_untolerated_taint(each.device.taints, ask.tolerations) is None
+            )
         ]
 
-    def free(self, devices: Iterable[PlacedDevice]) -> list[PlacedDevice]:
+    def free_devices(self, devices: Iterable[PlacedDevice]) -> list[PlacedDevice]:
         """Return the devices that a further claim could get, each on its own."""
         left: dict[PoolKey, dict[tuple[str, str], int]] = {}
         found = []
         for each in devices:
-            if self.holders(each.id):
+            if self.count_claims(each.id):
                 if each.device.is_shared:
                     found.append(each)
                 continue
             if each.device.uses:
                 key = each.source.key
                 if key not in left:
-                    pool = self.inventory.pool(each)
-                    left[key] = left_counters(pool, self._held(pool)) if pool is not None else {}
-                if not has_left(left[key], each.device.uses):
+                    pool = self.inventory.pool_of_device(each)
+                    left[key] = (
+                        remaining_counters(pool, self._allocated_devices(pool))
+                        if pool is not None
+                        else {}
+                    )
+                if not has_enough_counters(left[key], each.device.uses):
                     continue
             found.append(each)
         return found
 
-    def _held(self, pool: DevicePool) -> list[PlacedDevice]:
-        return [each for each in pool.by_name.values() if self.holders(each.id)]
+    def _allocated_devices(self, pool: DevicePool) -> list[PlacedDevice]:
+        return [each for each in pool.by_name.values() if self.count_claims(each.id)]
 
-    def _count(self, pool: DevicePool, matching: list[PlacedDevice]) -> int:
+    def _count_devices(self, pool: DevicePool, matching: list[PlacedDevice]) -> int:
         """Return the number of allocated devices, plus the devices that still fit."""
         count, partitions = 0, []
         for each in matching:
-            held = self.holders(each.id)
+            held = self.count_claims(each.id)
             count += held if each.device.is_shared else min(held, 1)
-            if unborne(each.device.taints, ()) is not None:
+            if first_untolerated_taint(each.device.taints, ()) is not None:
                 continue
             if each.device.uses:
                 if not held:
@@ -216,14 +235,16 @@ class DeviceCapacity:
             elif each.device.is_shared or not held:
                 count += 1
         if partitions:
-            left = left_counters(pool, self._held(pool))
-            for each in sorted(partitions, key=lambda d: (-_part(pool, d), d.device.name)):
-                if has_left(left, each.device.uses):
-                    take(left, each.device.uses)
+            left = remaining_counters(pool, self._allocated_devices(pool))
+            for each in sorted(
+                partitions, key=lambda d: (-_counter_fraction(pool, d), d.device.name)
+            ):
+                if has_enough_counters(left, each.device.uses):
+                    subtract_counters(left, each.device.uses)
                     count += 1
         return count
 
-    def _is_of(self, known: DeviceClass, placed: PlacedDevice) -> bool:
+    def _matches_class(self, known: DeviceClass, placed: PlacedDevice) -> bool:
         """Return whether a device may match all selectors of a class."""
         return all(self._matches(text, placed) for text in known.selectors)
 
@@ -237,7 +258,7 @@ class DeviceCapacity:
         driver = placed.source.driver
         return self._evaluator.matches_of_user(expression, driver, placed.device) is not False
 
-    def _most_of_all(self, ask: DeviceAsk) -> int:
+    def _max_devices_of_class(self, ask: DeviceAsk) -> int:
         """Return the largest number of devices of the class on one node: `All` gets no more.
 
         Selectors and tolerations of the request are ignored. Users write them, and one claim could
@@ -245,34 +266,38 @@ class DeviceCapacity:
         """
         if not self.inventory:
             return MOST_DEVICES
-        if ask.device_class not in self._most:
-            known = self._classes.known(ask.device_class)
+        if ask.device_class not in self._max_devices:
+            known = self._classes.find_class(ask.device_class)
             counts = [
                 sum(
-                    known is None or self._is_of(known, each)
-                    for each in self.inventory.usable(node)
+                    known is None or self._matches_class(known, each)
+                    for each in self.inventory.usable_devices(node)
                 )
                 for node in self.inventory.nodes()
             ]
-            self._most[ask.device_class] = min(MOST_DEVICES, max(counts, default=0) or MOST_DEVICES)
-        return self._most[ask.device_class]
+            self._max_devices[ask.device_class] = min(
+                MOST_DEVICES, max(counts, default=0) or MOST_DEVICES
+            )
+        return self._max_devices[ask.device_class]
 
-    def _mark(self, device: DeviceId) -> None:
+    def _mark_node_of(self, device: DeviceId) -> None:
         """Mark the node of a device, if its capacity depends on which devices claims have."""
-        placed = self.inventory.find(device)
+        placed = self.inventory.find_device(device)
         if placed is None:
             return
         known, node = placed.device, self.inventory.node_of(device)
         if node is None:
             return
-        self._judged[node] = None
+        self._nodes_to_recheck[node] = None
         if placed.reach.node is None:
-            self._judged.update(dict.fromkeys(each.name for each in self.inventory.nodes()))
+            self._nodes_to_recheck.update(
+                dict.fromkeys(each.name for each in self.inventory.nodes())
+            )
         if known.taints or known.uses or known.is_shared:
             self._changed[node] = None
 
 
-def _part(pool: DevicePool, placed: PlacedDevice) -> Fraction:
+def _counter_fraction(pool: DevicePool, placed: PlacedDevice) -> Fraction:
     """Return the largest part of a shared counter that a device uses."""
     parts = [
         Fraction(use.amount, total)

@@ -1,7 +1,7 @@
 """Excludes nodes from the requests of a pod: too few devices match, or too few are free.
 
 A pod is compared with the devices right before its release. Each kind of request is a group that
-`PodPeers` keeps off the nodes without enough devices, see `PodDistanceRule.DEVICES`. Devices of
+`PodPeers` keeps off the nodes without enough devices, see `DistanceRuleKind.DEVICES`. Devices of
 pods that were released but have no allocation yet count as free.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from app.core.model import Node, NodeName, Resource
 from app.core.placement.device_capacity import DeviceCapacity
 from app.core.placement.pod_affinity import PodPeers
-from app.core.podspec.constraints import PodDistanceRule, PodDistanceRules
+from app.core.podspec.constraints import DistanceRuleKind, PodDistanceRule
 from app.core.podspec.devices import DeviceId
 from app.core.podspec.resource_claims import Alternatives, DeviceAsk
 
@@ -51,10 +51,10 @@ class DeviceFit:
 
     def __init__(self, capacity: DeviceCapacity, company: PodPeers) -> None:
         self._capacity = capacity
-        self._company = company
+        self._pod_peers = company
         self._kinds: OrderedDict[str, _Kind] = OrderedDict()
 
-    def rules(self, needs: Iterable[DeviceNeed]) -> tuple[PodDistanceRules, ...]:
+    def rules(self, needs: Iterable[DeviceNeed]) -> tuple[PodDistanceRule, ...]:
         """Return the rules that keep a pod off nodes without the devices it needs.
 
         A cluster without slices has no such rules.
@@ -62,35 +62,39 @@ class DeviceFit:
         if not self._capacity.inventory:
             return ()
         return tuple(
-            PodDistanceRules(PodDistanceRule.DEVICES, "", self._group(need))
+            PodDistanceRule(DistanceRuleKind.DEVICES, "", self._group(need))
             for need in _evaluated(needs)
         )
 
-    def update(self, names: Sequence[NodeName]) -> None:
+    def update_nodes(self, names: Sequence[NodeName]) -> None:
         """Judge nodes again after a change of their devices, labels or allocations."""
         for group, kind in self._kinds.items():
             for name in names:
                 node = self._capacity.inventory.node(name)
-                self._set(group, kind, name, node is not None and not self._serves(kind.need, node))
+                self._set_closed(
+                    group, kind, name, node is not None and not self._may_serve(kind.need, node)
+                )
 
-    def text(self, needs: Iterable[DeviceNeed]) -> str:
+    def describe_devices(self, needs: Iterable[DeviceNeed]) -> str:
         """Return as clauses which devices match the requests of a pod, and incomplete pools."""
         wanted = list(_evaluated(needs)) if self._capacity.inventory else []
-        found = [f"; {self._best(need)}" for need in wanted if need.asks][:MOST_CLAUSES]
+        found = [f"; {self._describe_best_node(need)}" for need in wanted if need.asks][
+            :MOST_CLAUSES
+        ]
         problems = self._capacity.inventory.problems() if wanted else {}
         for (driver, pool), problem in list(problems.items())[:1]:
             more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
             found.append(f"; devices without capacity: pool {pool} of {driver}: {problem}{more}")
         return "".join(found)
 
-    def _best(self, need: DeviceNeed) -> str:
+    def _describe_best_node(self, need: DeviceNeed) -> str:
         """Return the node with most free, then most matching devices, as text."""
         best: tuple[int, int, str, int] | None = None
         for node in sorted(self._capacity.inventory.nodes(), key=lambda each: each.name):
-            total = len(self._capacity.inventory.usable(node))
+            total = len(self._capacity.inventory.usable_devices(node))
             for ask in need.asks if total else ():
-                matching = self._capacity.matching(ask, node)
-                free = len(self._capacity.free(matching))
+                matching = self._capacity.matching_devices(ask, node)
+                free = len(self._capacity.free_devices(matching))
                 if best is None or (free, len(matching)) > best[:2]:
                     best = free, len(matching), node.name, total
         if best is None:
@@ -112,25 +116,25 @@ class DeviceFit:
             return group
         kind = self._kinds[group] = _Kind(need)
         for node in self._capacity.inventory.nodes():
-            self._set(group, kind, node.name, not self._serves(need, node))
+            self._set_closed(group, kind, node.name, not self._may_serve(need, node))
         if len(self._kinds) > MOST_KINDS:
             oldest, gone = self._kinds.popitem(last=False)
             for name in gone.closed:
-                self._company.count_bound((oldest,), name, -1)
+                self._pod_peers.count_bound((oldest,), name, -1)
         return group
 
-    def _set(self, group: str, kind: _Kind, name: NodeName, closed: bool) -> None:
+    def _set_closed(self, group: str, kind: _Kind, name: NodeName, closed: bool) -> None:
         if closed and name not in kind.closed:
             kind.closed.add(name)
-            self._company.count_bound((group,), name, 1)
+            self._pod_peers.count_bound((group,), name, 1)
         elif not closed and name in kind.closed:
             kind.closed.discard(name)
-            self._company.count_bound((group,), name, -1)
+            self._pod_peers.count_bound((group,), name, -1)
 
-    def _serves(self, need: DeviceNeed, node: Node) -> bool:
+    def _may_serve(self, need: DeviceNeed, node: Node) -> bool:
         """Return whether the devices of a node may serve a need, beyond the amounts."""
         if need.fixed:
-            able = {each.id for each in self._capacity.inventory.usable(node)}
+            able = {each.id for each in self._capacity.inventory.usable_devices(node)}
             return all(each in able or self._is_unknown(each) for each in need.fixed)
         if need.extended is not None:
             own = node.allocatable.get(need.extended, 0)
@@ -138,7 +142,7 @@ class DeviceFit:
         return any(self._has_enough(ask, node) for ask in need.asks)
 
     def _is_unknown(self, device: DeviceId) -> bool:
-        return self._capacity.inventory.find(device) is None
+        return self._capacity.inventory.find_device(device) is None
 
     def _has_enough(self, ask: DeviceAsk, node: Node) -> bool:
         """Return whether enough devices match and are free.
@@ -146,13 +150,13 @@ class DeviceFit:
         If all devices of the resource match, the free amount of the node decides. So most requests
         close no node, and equal nodes stay equal.
         """
-        offered = self._capacity.amount(ask, node)
+        offered = self._capacity.offered_amount(ask, node)
         if offered == 0:
             return True
-        matching = self._capacity.matching(ask, node)
+        matching = self._capacity.matching_devices(ask, node)
         if ask.is_admin:
             return len(matching) >= (ask.count or 1)
-        free = self._capacity.free(matching)
+        free = self._capacity.free_devices(matching)
         if ask.count is None:
             return bool(matching) and len(free) == len(matching)
         return len(free) >= ask.count or (offered is not None and len(matching) >= offered)

@@ -35,9 +35,9 @@ class DevicePool:
     """The devices of the newest generation of a pool. `problem`: why it has no capacity, or ""."""
 
     problem: str = ""
-    local: dict[NodeName, list[PlacedDevice]] = field(default_factory=dict)
+    local_devices: dict[NodeName, list[PlacedDevice]] = field(default_factory=dict)
     """Devices that one node can use, by node."""
-    wide: list[PlacedDevice] = field(default_factory=list)
+    multi_node_devices: list[PlacedDevice] = field(default_factory=list)
     """Devices that several nodes may use."""
     by_name: dict[str, PlacedDevice] = field(default_factory=dict)
     counters: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -62,14 +62,14 @@ def build_pool(slices: Iterable[ResourceSlice]) -> DevicePool:
             placed = PlacedDevice(each, device, device.reach or each.reach)
             pool.by_name[device.name] = placed
             if placed.reach.node is not None:
-                pool.local.setdefault(placed.reach.node, []).append(placed)
+                pool.local_devices.setdefault(placed.reach.node, []).append(placed)
             else:
-                pool.wide.append(placed)
+                pool.multi_node_devices.append(placed)
     return pool
 
 
 class DeviceInventory:
-    """The observed slices and nodes. `take_changed` returns the nodes with other devices.
+    """The observed slices and nodes. `drain_changed_nodes` returns the nodes with other devices.
 
     A device that several nodes can use is counted on the ready node with the first name.
     """
@@ -80,9 +80,9 @@ class DeviceInventory:
         self._pools: dict[PoolKey, DevicePool] = {}
         self._stale: dict[PoolKey, None] = {}
         self._of_node: dict[NodeName, dict[PoolKey, None]] = {}
-        self._wide: dict[PoolKey, None] = {}
+        self._multi_node_pools: dict[PoolKey, None] = {}
         self._nodes: dict[NodeName, Node] = {}
-        self._homes: dict[NodeReach, NodeName | None] = {}
+        self._node_by_reach: dict[NodeReach, NodeName | None] = {}
         self._changed: dict[NodeName, None] = {}
 
     def __bool__(self) -> bool:
@@ -115,13 +115,13 @@ class DeviceInventory:
         known = self._nodes.get(node.name)
         self._nodes[node.name] = node
         if known is None or (known.labels, known.ready) != (node.labels, node.ready):
-            self._rehome()
+            self._update_counting_nodes()
 
     def drop_node(self, name: NodeName) -> None:
         """Remove a node. An unknown name is ignored."""
         if self._nodes.pop(name, None) is not None:
             self._changed.pop(name, None)
-            self._rehome()
+            self._update_counting_nodes()
 
     def node(self, name: NodeName) -> Node | None:
         """Return a node as observed, or None."""
@@ -131,7 +131,7 @@ class DeviceInventory:
         """Return the nodes as observed."""
         return self._nodes.values()
 
-    def take_changed(self) -> list[NodeName]:
+    def drain_changed_nodes(self) -> list[NodeName]:
         """Return, once, the existing nodes whose devices may have changed, by name."""
         self.refresh()
         changed, self._changed = self._changed, {}
@@ -140,24 +140,32 @@ class DeviceInventory:
     def pools_of(self, name: NodeName) -> list[DevicePool]:
         """Return the pools with devices that count on a node."""
         self.refresh()
-        keys = {**self._of_node.get(name, {}), **self._wide}
+        keys = {**self._of_node.get(name, {}), **self._multi_node_pools}
         return [self._pools[key] for key in sorted(keys)]
 
     def devices_in(self, pool: DevicePool, name: NodeName) -> list[PlacedDevice]:
         """Return the devices of a pool that count on a node."""
-        wide = [each for each in pool.wide if self._home(each.reach) == name] if pool.wide else []
-        return [*pool.local.get(name, ()), *wide]
+        wide = (
+            [each for each in pool.multi_node_devices if self._counting_node(each.reach) == name]
+            if pool.multi_node_devices
+            else []
+        )
+        return [*pool.local_devices.get(name, ()), *wide]
 
     def devices_of(self, name: NodeName) -> list[PlacedDevice]:
         """Return the devices that count on a node."""
         return [each for pool in self.pools_of(name) for each in self.devices_in(pool, name)]
 
-    def usable(self, node: Node) -> list[PlacedDevice]:
+    def usable_devices(self, node: Node) -> list[PlacedDevice]:
         """Return the devices that a node can use."""
         found = []
         for pool in self.pools_of(node.name):
-            found += pool.local.get(node.name, [])
-            found += [each for each in pool.wide if each.reach.holds(node.name, node.labels)]
+            found += pool.local_devices.get(node.name, [])
+            found += [
+                each
+                for each in pool.multi_node_devices
+                if each.reach.matches(node.name, node.labels)
+            ]
         return found
 
     def node_of(self, device: DeviceId) -> NodeName | None:
@@ -165,15 +173,15 @@ class DeviceInventory:
         self.refresh()
         pool = self._pools.get((device.driver, device.pool))
         placed = pool.by_name.get(device.device) if pool is not None else None
-        return None if placed is None else self._home(placed.reach)
+        return None if placed is None else self._counting_node(placed.reach)
 
-    def find(self, device: DeviceId) -> PlacedDevice | None:
+    def find_device(self, device: DeviceId) -> PlacedDevice | None:
         """Return a device of a pool that counts, or None."""
         self.refresh()
         pool = self._pools.get((device.driver, device.pool))
         return pool.by_name.get(device.device) if pool is not None else None
 
-    def pool(self, placed: PlacedDevice) -> DevicePool | None:
+    def pool_of_device(self, placed: PlacedDevice) -> DevicePool | None:
         """Return the pool of a device, or None if it is gone."""
         self.refresh()
         return self._pools.get(placed.source.key)
@@ -189,73 +197,73 @@ class DeviceInventory:
         for key in stale:
             before = self._pools.pop(key, None)
             if before is not None:
-                self._unlist(key, before)
+                self._unindex_pool(key, before)
             members = self._members.get(key)
             if members is not None:
                 self._pools[key] = pool = build_pool(members.values())
-                self._list(key, pool)
-        if stale and self._wide:
-            self._rehome()
+                self._index_pool(key, pool)
+        if stale and self._multi_node_pools:
+            self._update_counting_nodes()
 
-    def _list(self, key: PoolKey, pool: DevicePool) -> None:
-        for name in pool.local:
+    def _index_pool(self, key: PoolKey, pool: DevicePool) -> None:
+        for name in pool.local_devices:
             self._of_node.setdefault(name, {})[key] = None
             self._changed[name] = None
-        if pool.wide:
-            self._wide[key] = None
-            self._mark_homes(pool)
+        if pool.multi_node_devices:
+            self._multi_node_pools[key] = None
+            self._mark_counting_nodes(pool)
 
-    def _unlist(self, key: PoolKey, pool: DevicePool) -> None:
-        for name in pool.local:
+    def _unindex_pool(self, key: PoolKey, pool: DevicePool) -> None:
+        for name in pool.local_devices:
             del self._of_node[name][key]
             if not self._of_node[name]:
                 del self._of_node[name]
             self._changed[name] = None
-        if pool.wide:
-            self._mark_homes(pool)
-            del self._wide[key]
+        if pool.multi_node_devices:
+            self._mark_counting_nodes(pool)
+            del self._multi_node_pools[key]
 
-    def _mark_homes(self, pool: DevicePool) -> None:
-        homes = {self._home(each.reach) for each in pool.wide}
+    def _mark_counting_nodes(self, pool: DevicePool) -> None:
+        homes = {self._counting_node(each.reach) for each in pool.multi_node_devices}
         self._changed.update(dict.fromkeys(sorted(home for home in homes if home is not None)))
 
-    def _rehome(self) -> None:
+    def _update_counting_nodes(self) -> None:
         """Find the nodes again on which devices of several nodes count."""
-        before, self._homes = self._homes, {}
-        for key in self._wide:
-            for each in self._pools[key].wide:
-                home = self._home(each.reach)
+        before, self._node_by_reach = self._node_by_reach, {}
+        for key in self._multi_node_pools:
+            for each in self._pools[key].multi_node_devices:
+                home = self._counting_node(each.reach)
                 if each.reach in before and before[each.reach] != home:
                     old = before[each.reach]
                     moved = [name for name in (old, home) if name is not None]
                     self._changed.update(dict.fromkeys(moved))
 
-    def _home(self, reach: NodeReach) -> NodeName | None:
+    def _counting_node(self, reach: NodeReach) -> NodeName | None:
         if reach.node is not None:
             return reach.node
-        if reach not in self._homes:
-            able = (n for n in self._nodes.values() if n.ready and reach.holds(n.name, n.labels))
-            self._homes[reach] = min((node.name for node in able), default=None)
-        return self._homes[reach]
+        if reach not in self._node_by_reach:
+            able = (n for n in self._nodes.values() if n.ready and reach.matches(n.name, n.labels))
+            self._node_by_reach[reach] = min((node.name for node in able), default=None)
+        return self._node_by_reach[reach]
 
 
-def left_counters(
+def remaining_counters(
     pool: DevicePool, allocated: Iterable[PlacedDevice]
 ) -> dict[tuple[str, str], int]:
     """Return what allocated devices leave of the shared counters of a pool."""
     left = dict(pool.counters)
     for each in allocated:
-        take(left, each.device.uses)
+        subtract_counters(left, each.device.uses)
     return left
 
 
-def take(left: dict[tuple[str, str], int], uses: tuple[CounterUse, ...]) -> None:
+def subtract_counters(left: dict[tuple[str, str], int], uses: tuple[CounterUse, ...]) -> None:
     """Subtract what a device uses from counters, even below 0."""
     for use in uses:
         key = (use.counter_set, use.counter)
         left[key] = left.get(key, 0) - use.amount
 
 
-def has_left(left: dict[tuple[str, str], int], uses: tuple[CounterUse, ...]) -> bool:
+def has_enough_counters(left: dict[tuple[str, str], int], uses: tuple[CounterUse, ...]) -> bool:
     """Return whether counters suffice for a device."""
     return all(left.get((use.counter_set, use.counter), 0) >= use.amount for use in uses)

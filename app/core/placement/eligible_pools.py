@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from weakref import WeakKeyDictionary, WeakSet
 
 from app.core.model import Amounts, Node, Pod, Pool, PoolName, Resource, Tenant
-from app.core.placement.node_filter import NodeFilter, terms_of
+from app.core.placement.node_filter import NodeFilter, node_constraints_of
 from app.core.podspec.constraints import NodeConstraints
 from app.core.podspec.device_fractions import label_memory
-from app.core.podspec.gpu_memory import MemoryNeed, lack, need_of
+from app.core.podspec.gpu_memory import MemoryNeed, describe_shortage, need_of
 from app.core.quantities import ManagedResources, fits
 
 _UNKNOWN = 1 << 62
@@ -39,7 +39,7 @@ class PoolHardware:
         self._memory.clear()
         self._offers.clear()
 
-    def memory(self, pool: PoolName) -> int | None:
+    def device_memory(self, pool: PoolName) -> int | None:
         """Return the bytes of one device: from the Pool, or the minimum of its node labels.
 
         None: unknown.
@@ -52,12 +52,12 @@ class PoolHardware:
             self._memory[pool] = min((each for each in labels if each), default=None)
         return self._memory[pool]
 
-    def size(self, pool: PoolName) -> int:
+    def memory_sort_key(self, pool: PoolName) -> int:
         """Return the bytes of one device as a sort value. Pools with unknown memory come last."""
-        known = self.memory(pool)
+        known = self.device_memory(pool)
         return _UNKNOWN if known is None else known
 
-    def need(self, pod: Pod) -> MemoryNeed | None:
+    def memory_need(self, pod: Pod) -> MemoryNeed | None:
         """Return the memory need that a pod declares. None: the pod declares no need."""
         if not pod.gpu_memory:
             return None
@@ -65,23 +65,24 @@ class PoolHardware:
         # A pod that shares a claim requests no own device, and goes to the node of the claim.
         return need if need.own or need.devices or not pod.claims else None
 
-    def lack(self, pod: Pod, pool: PoolName) -> str:
+    def memory_shortage(self, pod: Pod, pool: PoolName) -> str:
         """Return why the devices of a pool are too small for a pod; "" if they suffice."""
-        need = self.need(pod)
-        return lack(need, self.memory(pool)) if need is not None else ""
+        need = self.memory_need(pod)
+        return describe_shortage(need, self.device_memory(pool)) if need is not None else ""
 
-    def could_carry(self, pool: PoolName, demand: Amounts) -> bool:
+    def could_fit_on_node(self, pool: PoolName, demand: Amounts) -> bool:
         """Return whether a node like one of the pool could carry a pod. True without any node."""
         if pool not in self._offers:
             kinds = {
-                tuple(sorted(sold(node, self._pool(pool)).items())) for node in self._nodes(pool)
+                tuple(sorted(overcommitted_capacity(node, self._pool(pool)).items()))
+                for node in self._nodes(pool)
             }
             self._offers[pool] = [dict(kind) for kind in sorted(kinds)]
         offers = self._offers[pool]
         return not offers or any(fits(demand, offer) for offer in offers)
 
 
-def sold(node: Node, pool: Pool) -> dict[Resource, int]:
+def overcommitted_capacity(node: Node, pool: Pool) -> dict[Resource, int]:
     """Return the capacity of a node without unmanaged pods, including overcommitment."""
     return {
         resource: int(value * pool.overcommit.get(resource, 1))
@@ -101,18 +102,18 @@ class EligiblePools:
     """Eligible pools by constraints. `reach` and `makes` must contain the same pools and nodes."""
 
     def __init__(self, reach: NodeFilter, makes: PoolHardware) -> None:
-        self._reach = reach
-        self._makes = makes
+        self._node_filter = reach
+        self._hardware = makes
         self._pools: Mapping[PoolName, Pool] = {}
         self._barred: frozenset[PoolName] = frozenset()
         self._known: WeakKeyDictionary[NodeConstraints, dict[_Asked, tuple[PoolName, ...]]] = (
             WeakKeyDictionary()
         )
-        self._sized: WeakSet[NodeConstraints] = WeakSet()
-        self._cut: WeakSet[NodeConstraints] = WeakSet()
+        self._with_memory_need: WeakSet[NodeConstraints] = WeakSet()
+        self._partly_cached: WeakSet[NodeConstraints] = WeakSet()
         """Terms for which some answers are not cached."""
-        self._sizes: dict[PoolName, int | None] = {}
-        self._rerouted: set[NodeConstraints] = set()
+        self._memory_by_pool: dict[PoolName, int | None] = {}
+        self._changed_constraints: set[NodeConstraints] = set()
 
     def __len__(self) -> int:
         """Return the number of different terms with cached answers."""
@@ -121,14 +122,14 @@ class EligiblePools:
     def reset_pools(self, pools: Mapping[PoolName, Pool], barred: frozenset[PoolName]) -> None:
         """Reset to these pools. No pod is released into `barred` pools."""
         self._pools, self._barred = pools, barred
-        self._rerouted.clear()
+        self._changed_constraints.clear()
         self.drop_cached_answers()
 
     def drop_cached_answers(self) -> None:
         """Drop cached answers about pods. Many are for pods that no longer exist."""
         self._known.clear()
-        self._sized.clear()
-        self._cut.clear()
+        self._with_memory_need.clear()
+        self._partly_cached.clear()
 
     def pools(self, pod: Pod, tenant: Tenant | None) -> tuple[PoolName, ...]:
         """Return the eligible pools of a pod, by name.
@@ -136,62 +137,67 @@ class EligiblePools:
         If the pod declares its device memory, pools with the smallest devices come first.
         """
         allowed = tenant.pools if tenant else ()
-        named = pod.pools if pod.tied is None else (pod.tied,)
+        named = pod.pools if pod.claim_pool is None else (pod.claim_pool,)
         if named:  # users may name pools that do not exist
             named = tuple(sorted(self._pools.keys() & set(named)))
             if not named:
                 return ()
-        asked, terms = (named, allowed, self._makes.need(pod)), terms_of(pod)
-        if pod.only is not None:
-            found = self._answer(terms, asked)
-            return tuple(name for name in found if self._reach.pin(terms, pod.only, name))
+        asked, terms = (named, allowed, self._hardware.memory_need(pod)), node_constraints_of(pod)
+        if pod.node_names is not None:
+            found = self._compute_pools(terms, asked)
+            return tuple(
+                name
+                for name in found
+                if self._node_filter.allowed_nodes(terms, pod.node_names, name)
+            )
         known = self._known.setdefault(terms, {})
         answer = known.get(asked)
         if answer is None:
-            answer = self._answer(terms, asked)
+            answer = self._compute_pools(terms, asked)
             if len(known) < MOST_ANSWERS:
                 known[asked] = answer
             else:
-                self._cut.add(terms)
+                self._partly_cached.add(terms)
             if asked[2] is not None:
-                self._size(terms)
+                self._record_memory_need(terms)
         return answer
 
-    def take_rerouted(self) -> set[NodeConstraints]:
+    def drain_changed_constraints(self) -> set[NodeConstraints]:
         """Return the terms with different eligible pools since the last call."""
-        rerouted, self._rerouted = self._rerouted, set()
+        rerouted, self._changed_constraints = self._changed_constraints, set()
         return rerouted
 
-    def reroute(self) -> None:
+    def find_changed_constraints(self) -> None:
         """Find the terms with different eligible pools since a node came, went or changed."""
-        changed = set(self._reach.take_rerouted())
-        if self._sized and self._sizes != (sizes := self._memories()):
+        changed = set(self._node_filter.drain_changed_constraints())
+        if self._with_memory_need and self._memory_by_pool != (sizes := self._current_memory()):
             # The device memory of a pool may come from the labels of its nodes.
-            self._sizes = sizes
-            for terms in list(self._sized):
+            self._memory_by_pool = sizes
+            for terms in list(self._with_memory_need):
                 known = self._known.get(terms, {})
-                if terms in self._cut or any(
-                    a[2] is not None and self._answer(terms, a) != b for a, b in known.items()
+                if terms in self._partly_cached or any(
+                    a[2] is not None and self._compute_pools(terms, a) != b
+                    for a, b in known.items()
                 ):
                     changed.add(terms)
-        for terms in [t for t in changed if t in self._known and t not in self._cut]:
-            if all(self._answer(terms, a) == b for a, b in self._known[terms].items()):
+        for terms in [t for t in changed if t in self._known and t not in self._partly_cached]:
+            if all(self._compute_pools(terms, a) == b for a, b in self._known[terms].items()):
                 changed.discard(terms)  # e.g. a growing pool got its first node or lost its last
         for terms in changed:
             self._known.pop(terms, None)
-            self._sized.discard(terms)
-            self._cut.discard(terms)
-        self._rerouted |= changed
+            self._with_memory_need.discard(terms)
+            self._partly_cached.discard(terms)
+        self._changed_constraints |= changed
 
-    def _size(self, terms: NodeConstraints) -> None:
-        if not self._sized:
-            self._sizes = self._memories()
-        self._sized.add(terms)
+    def _record_memory_need(self, terms: NodeConstraints) -> None:
+        if not self._with_memory_need:
+            self._memory_by_pool = self._current_memory()
+        self._with_memory_need.add(terms)
 
-    def _memories(self) -> dict[PoolName, int | None]:
-        return {name: self._makes.memory(name) for name in self._pools}
+    def _current_memory(self) -> dict[PoolName, int | None]:
+        return {name: self._hardware.device_memory(name) for name in self._pools}
 
-    def _answer(self, terms: NodeConstraints, asked: _Asked) -> tuple[PoolName, ...]:
+    def _compute_pools(self, terms: NodeConstraints, asked: _Asked) -> tuple[PoolName, ...]:
         named, allowed, need = asked
         found = [
             name
@@ -200,7 +206,7 @@ class EligiblePools:
             and (not allowed or name in allowed)
             and name not in self._barred
             and not pool.paused
-            and self._reach.serves(terms, name)
-            and (need is None or need.holds(self._makes.memory(name)) is not False)
+            and self._node_filter.may_have_matching_node(terms, name)
+            and (need is None or need.is_met_by(self._hardware.device_memory(name)) is not False)
         ]
-        return tuple(found if need is None else sorted(found, key=self._makes.size))
+        return tuple(found if need is None else sorted(found, key=self._hardware.memory_sort_key))

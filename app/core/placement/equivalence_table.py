@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from app.core.model import Amounts, Millis, NodeSet, Pod, PoolName, Resource
-from app.core.placement.node_filter import terms_of
-from app.core.placement.pod_affinity import distances_of
+from app.core.placement.node_filter import node_constraints_of
+from app.core.placement.pod_affinity import distance_rules_of
 from app.core.placement.pools import add_to
-from app.core.podspec.annotations import alone
-from app.core.podspec.constraints import ANYWHERE, NodeConstraints, PodDistanceRules
+from app.core.podspec.annotations import single_pod_layout
+from app.core.podspec.constraints import ANYWHERE, NodeConstraints, PodDistanceRule
 from app.core.podspec.equivalence_class import EquivalenceClass, GangLayout
 
 _Key = tuple[object, ...]
 
 _Kind = tuple[
-    frozenset[tuple[Resource, int]], NodeSet, NodeConstraints, tuple[PodDistanceRules, ...]
+    frozenset[tuple[Resource, int]], NodeSet, NodeConstraints, tuple[PodDistanceRule, ...]
 ]
 """Properties that make pods equal: requests, pinned nodes, node constraints, distance rules."""
 
@@ -38,7 +38,7 @@ class EquivalenceTable:
         self._known.clear()
         self._alone.clear()
 
-    def of(
+    def class_of(
         self,
         pods: Sequence[Pod],
         pools: tuple[PoolName, ...],
@@ -52,30 +52,33 @@ class EquivalenceTable:
         the gang are already released, so pods without a controller count as owned.
         """
         if manner is None:
-            manner = alone(pods[0].style)
+            manner = single_pod_layout(pods[0].placement_strategy)
         if len(pods) == 1 and not is_rest:
             pod = pods[0]
             sized, kind = pod.gpu_memory > 0, _kind(pod, marked=False)
-            stays = (pod.preemptible, pod.kept_by)
-            sort = (pod.is_owned, pod.apart)
+            stays = (pod.preemptible, pod.budget_reason)
+            sort = (pod.is_owned, pod.scheduler_may_be_silent)
             known = (kind, pools, pod.max_runtime, stays, sized, manner, sort)
             shape = self._alone.get(known)
             if shape is None:
-                shape = self._alone[known] = self._together(pods, pools, manner, is_rest)
+                shape = self._alone[known] = self._class_of_gang(pods, pools, manner, is_rest)
             return shape
-        return self._together(pods, pools, manner, is_rest)
+        return self._class_of_gang(pods, pools, manner, is_rest)
 
-    def _together(
+    def _class_of_gang(
         self, pods: Sequence[Pod], pools: tuple[PoolName, ...], manner: GangLayout, is_rest: bool
     ) -> EquivalenceClass:
         lifetime = _longest(pods)
-        keeper = min((pod.kept_by for pod in pods if pod.kept_by), default="")
+        keeper = min((pod.budget_reason for pod in pods if pod.budget_reason), default="")
         preemptible = all(pod.preemptible for pod in pods) and not keeper
         sized = any(pod.gpu_memory for pod in pods)
         marked = _is_marked(pods)
         each_kind = [_kind(pod, marked=marked) for pod in pods]
         counts = Counter(each_kind)
-        owned, apart = is_rest or all(pod.is_owned for pod in pods), any(pod.apart for pod in pods)
+        owned, apart = (
+            is_rest or all(pod.is_owned for pod in pods),
+            any(pod.scheduler_may_be_silent for pod in pods),
+        )
         sort = (keeper, sized, owned, apart)
         key = (frozenset(counts.items()), pools, lifetime, preemptible, manner, sort)
         shape = self._known.get(key)
@@ -110,13 +113,13 @@ class EquivalenceTable:
 
 
 def _kind(pod: Pod, *, marked: bool) -> _Kind:
-    distances = distances_of(pod, marked=marked)
-    return frozenset(pod.demand.items()), pod.only, terms_of(pod), distances
+    distances = distance_rules_of(pod, marked=marked)
+    return frozenset(pod.demand.items()), pod.node_names, node_constraints_of(pod), distances
 
 
 def _is_marked(pods: Sequence[Pod]) -> bool:
     """Return whether pods of one workload may close nodes to each other."""
-    return len(pods) > 1 and any(pod.walled for pod in pods)
+    return len(pods) > 1 and any(pod.excluded_by for pod in pods)
 
 
 def _by_size(kind: _Kind) -> tuple[list[tuple[Resource, int]], bool, tuple[str, ...], str]:
@@ -131,16 +134,16 @@ def _longest(pods: Sequence[Pod]) -> Millis | None:
     return max(times) if len(times) == len(pods) else None
 
 
-def in_order(pods: Sequence[Pod], shape: EquivalenceClass) -> list[Pod]:
+def sort_by_part(pods: Sequence[Pod], shape: EquivalenceClass) -> list[Pod]:
     """Return the pods in the order of the parts of their class."""
-    if len(shape.parts) == 1:
+    if len(shape.request_counts) == 1:
         return list(pods)
     left, marked = list(pods), _is_marked(pods)
     ordered: list[Pod] = []
-    for number, (demand, _) in enumerate(shape.parts):
-        pin = shape.pins[number] if shape.pins else None
-        terms = shape.terms[number] if shape.terms else ANYWHERE
-        spacings = shape.spacings[number] if shape.spacings else ()
+    for number, (demand, _) in enumerate(shape.request_counts):
+        pin = shape.node_sets[number] if shape.node_sets else None
+        terms = shape.node_constraints[number] if shape.node_constraints else ANYWHERE
+        spacings = shape.distance_rules[number] if shape.distance_rules else ()
         kind = (frozenset(demand.items()), pin, terms, spacings)
         ordered += [pod for pod in left if _kind(pod, marked=marked) == kind]
         left = [pod for pod in left if _kind(pod, marked=marked) != kind]

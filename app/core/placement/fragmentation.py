@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from operator import mul
 
 from app.core.model import Amounts, PoolName, Resource
-from app.core.placement.node_info import MANY, FreeCapacity, ResourceIndex
-from app.core.placement.shared_devices import Devices, times
+from app.core.placement.node_info import UNLIMITED, FreeCapacity, ResourceIndex
+from app.core.placement.shared_devices import Devices, count_fitting_demands
 from app.core.podspec.equivalence_class import Parts
 from app.core.quantities import is_device
 
@@ -39,10 +39,11 @@ _Counted = list[tuple[_KindCount, int]]
 class PodMix:
     """Frequency of recent kinds of pods, shared by the pools of a cluster.
 
-    Only pods that request devices count. `draw` renews the sample when the number of pods has
-    doubled, so costs are stable most of the time. `stamp` identifies the sample. `supply`: the
-    devices of each pool, in thousandths. The weight of a kind is divided by the square of the part
-    of the devices that it may use. This measured best on a log of pods that name models.
+    Only pods that request devices count. `renew_sample` renews the sample when the number of pods
+    has doubled, so costs are stable most of the time. `sample_version` identifies the sample.
+    `supply`: the devices of each pool, in thousandths. The weight of a kind is divided by the
+    square of the part of the devices that it may use. This measured best on a log of pods that name
+    models.
     """
 
     SAMPLE = 256
@@ -54,48 +55,57 @@ class PodMix:
     MEMORY = 8192
     """Number of pods after which older counts are halved."""
 
-    __slots__ = ("_counts", "_due", "_given", "_known", "_seen", "sample", "stamp", "supply")
+    __slots__ = (
+        "_counts",
+        "_is_fixed",
+        "_known",
+        "_pods_counted",
+        "_renew_at",
+        "sample",
+        "sample_version",
+        "supply",
+    )
 
     def __init__(self, given: Sample | None = None) -> None:
         """`given`: a fixed sample from elsewhere. If set, no pods are counted."""
-        self.stamp = 0
+        self.sample_version = 0
         self.supply: dict[PoolName, Mapping[Resource, int]] = {}
         self.sample: Sample = given or ()
-        self._given = given is not None
-        self._seen = 0
-        self._due = 1
+        self._is_fixed = given is not None
+        self._pods_counted = 0
+        self._renew_at = 1
         self._counts: dict[PodKind, _KindCount] = {}
         self._known: dict[tuple[int, tuple[PoolName, ...]], tuple[Parts, _Counted]] = {}
 
-    def saw(self, parts: Parts, pools: tuple[PoolName, ...] = ()) -> None:
+    def count_workload(self, parts: Parts, pools: tuple[PoolName, ...] = ()) -> None:
         """Count a workload with these eligible pools (empty: any)."""
-        if self._given or any(len(demand) > self.RESOURCES for demand, _ in parts):
+        if self._is_fixed or any(len(demand) > self.RESOURCES for demand, _ in parts):
             return
         known = self._known.get((id(parts), pools))
         if known is None:
             if len(self._known) >= 4 * self.KINDS:
-                self._forget(self._ranked())
+                self._decay_counts(self._ranked())
             found = [(self._count_of(amounts, pools), count) for amounts, count in parts]
             counted = [(each, count) for each, count in found if each is not None]
             known = self._known[id(parts), pools] = (parts, counted)  # keeps its id unique
         for each, count in known[1]:
             each.count += count
-            self._seen += count
+            self._pods_counted += count
 
-    def draw(self) -> bool:
+    def renew_sample(self) -> bool:
         """Renew the sample if it is due. Return whether it was renewed."""
-        if self._seen < self._due:
+        if self._pods_counted < self._renew_at:
             return False
-        self.sample = self.drawn()
-        self.stamp += 1
-        if len(self._counts) > self.KINDS or self._seen >= self.MEMORY:
-            self._forget(self._ranked())
-        self._due = self._seen + min(max(self._seen, 1), self.MEMORY // 2)
+        self.sample = self.preview_sample()
+        self.sample_version += 1
+        if len(self._counts) > self.KINDS or self._pods_counted >= self.MEMORY:
+            self._decay_counts(self._ranked())
+        self._renew_at = self._pods_counted + min(max(self._pods_counted, 1), self.MEMORY // 2)
         return True
 
-    def drawn(self) -> Sample:
-        """Return the sample as `draw` would renew it. Changes no state."""
-        if self._seen < self._due:
+    def preview_sample(self) -> Sample:
+        """Return the sample as `renew_sample` would renew it. Changes no state."""
+        if self._pods_counted < self._renew_at:
             return self.sample
         return tuple((t.kind, self._weight(t)) for t in self._ranked()[: self.SAMPLE])
 
@@ -116,15 +126,15 @@ class PodMix:
             return counted.count
         return counted.count * 100 * sum(there.values()) ** 2 // usable**2
 
-    def _forget(self, ranked: list[_KindCount]) -> None:
-        if self._seen >= self.MEMORY:
+    def _decay_counts(self, ranked: list[_KindCount]) -> None:
+        if self._pods_counted >= self.MEMORY:
             for each in ranked:
                 each.count //= 2
         limit = self.KINDS if len(ranked) <= self.KINDS else self.KINDS // 2
         kept = [each for each in ranked[:limit] if each.count]
         self._counts = {each.kind: each for each in kept}
-        self._seen = sum(each.count for each in kept)
-        self._due = min(self._due, 2 * self._seen + 1)
+        self._pods_counted = sum(each.count for each in kept)
+        self._renew_at = min(self._renew_at, 2 * self._pods_counted + 1)
         self._known.clear()
 
     def _count_of(self, amounts: Amounts, pools: tuple[PoolName, ...]) -> _KindCount | None:
@@ -181,16 +191,16 @@ class UsabilityGauge:
                 self._known.clear()
                 self._limits.clear()
                 self._quotients.clear()
-            known = self._known[room] = self._read(room)
+            known = self._known[room] = self._compute_usable(room)
         return known
 
-    def spare(self, room: FreeCapacity) -> int:
+    def free_devices(self, room: FreeCapacity) -> int:
         """Return the free thousandths of devices."""
         free, devices = room
         sizes = {one.row: one.size for one in devices}
         return sum(max(0, free[i]) * 1000 // sizes.get(i, 1) for i in self.devices)
 
-    def wanted(self, room: FreeCapacity) -> int:
+    def max_usable(self, room: FreeCapacity) -> int:
         """Return the value of `usable` if all free devices could be used."""
         free, devices = room
         sizes = {one.row: one.size for one in devices}
@@ -199,12 +209,12 @@ class UsabilityGauge:
             for (index, _), count in self._rows
         )
 
-    def _read(self, room: FreeCapacity) -> int:
+    def _compute_usable(self, room: FreeCapacity) -> int:
         free, devices = room
         state = (devices, tuple([free[i] for i in self.devices]))
         found = self._limits.get(state)
         if found is None:
-            found = self._limits[state] = self._limit(room)
+            found = self._limits[state] = self._device_limits(room)
         most, limits, weights = found
         if not most:
             return 0
@@ -221,11 +231,11 @@ class UsabilityGauge:
         found = self._quotients.get((index, free))
         if found is None:
             left = max(0, free)
-            found = [left // need if need else MANY for need in needs]
+            found = [left // need if need else UNLIMITED for need in needs]
             self._quotients[index, free] = found
         return found
 
-    def _limit(self, room: FreeCapacity) -> _Limits:
+    def _device_limits(self, room: FreeCapacity) -> _Limits:
         """Return for each row how many pods the devices alone suffice for, and its weight."""
         free, devices = room
         sold = {one.row: one for one in devices}
@@ -233,7 +243,9 @@ class UsabilityGauge:
         for wanted in self._demands:
             index, demand = wanted
             one = sold.get(index)
-            limit[wanted] = max(0, free[index] // demand if one is None else times(one, demand))
+            limit[wanted] = max(
+                0, free[index] // demand if one is None else count_fitting_demands(one, demand)
+            )
             worth[wanted] = demand * 1000 // (1 if one is None else one.size)
         limits = [limit[wanted] for wanted, _ in self._rows]
         weights = [worth[wanted] * count for wanted, count in self._rows]

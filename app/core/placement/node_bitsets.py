@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from app.core.model import NodeName
-from app.core.podspec.constraints import NodeSelectorRequirement, whole
+from app.core.podspec.constraints import NodeSelectorRequirement, parse_whole_number
 
-Marks = int
+NodeBitset = int
 """A set of nodes: bit n is set if it contains node number n of `NodePositions`."""
 
 
@@ -23,9 +23,9 @@ class NodePositions:
         self._of: dict[NodeName, int] = {}
         self._names: list[NodeName] = []
         self._free: list[int] = []
-        self.all: Marks = 0
+        self.all: NodeBitset = 0
 
-    def mark(self, name: NodeName) -> Marks:
+    def bit_of(self, name: NodeName) -> NodeBitset:
         """Return the set with only this node."""
         place = self._of.get(name)
         if place is None:
@@ -39,7 +39,7 @@ class NodePositions:
             self.all |= 1 << place
         return 1 << place
 
-    def drop(self, name: NodeName) -> Marks:
+    def drop_node(self, name: NodeName) -> NodeBitset:
         """Release the number of a node. Return the set that contained only this node."""
         place = self._of.pop(name)
         self._free.append(place)
@@ -53,7 +53,7 @@ class NodePositions:
         self._free.clear()
         self.all = 0
 
-    def nodes(self, marks: Marks) -> Iterator[NodeName]:
+    def nodes_in(self, marks: NodeBitset) -> Iterator[NodeName]:
         """Yield the nodes of a set."""
         if marks == self.all:
             yield from self._of
@@ -67,80 +67,80 @@ class NodePositions:
 class LabelBitsets:
     """The nodes that have a label, by its value."""
 
-    __slots__ = ("_numbers", "marks", "present")
+    __slots__ = ("_numbers", "bits_by_value", "present")
 
     def __init__(self) -> None:
-        self.marks: dict[str, Marks] = {}
-        self.present: Marks = 0
-        self._numbers: tuple[list[int], list[Marks], list[Marks]] | None = None
+        self.bits_by_value: dict[str, NodeBitset] = {}
+        self.present: NodeBitset = 0
+        self._numbers: tuple[list[int], list[NodeBitset], list[NodeBitset]] | None = None
 
-    def add(self, value: str, mark: Marks) -> None:
+    def add(self, value: str, mark: NodeBitset) -> None:
         """Add a node with this value."""
         self._numbers = None
-        self.marks[value] = self.marks.get(value, 0) | mark
+        self.bits_by_value[value] = self.bits_by_value.get(value, 0) | mark
         self.present |= mark
 
-    def discard(self, value: str, mark: Marks) -> None:
+    def discard(self, value: str, mark: NodeBitset) -> None:
         """Remove a node with this value."""
-        left = self.marks[value] & ~mark
+        left = self.bits_by_value[value] & ~mark
         if left:
-            self.marks[value] = left
+            self.bits_by_value[value] = left
         else:
-            del self.marks[value]
+            del self.bits_by_value[value]
         self.present &= ~mark
         self._numbers = None
 
-    def narrowed(self, each: NodeSelectorRequirement) -> NodeSelectorRequirement | bool:
+    def reduce_requirement(self, each: NodeSelectorRequirement) -> NodeSelectorRequirement | bool:
         """Return the part of a requirement that distinguishes these values.
 
         True: all nodes meet it. False: no node meets it.
         """
         match each.operator:
             case "In" | "NotIn":
-                values = frozenset(value for value in each.values if value in self.marks)
+                values = frozenset(value for value in each.values if value in self.bits_by_value)
                 if values:
                     return NodeSelectorRequirement(each.key, each.operator, values)
                 return each.operator == "NotIn"
             case "Gt" | "Lt":
-                bound = self._bound(each)
+                bound = self._canonical_bound(each)
                 return (
                     False
                     if bound is None
                     else NodeSelectorRequirement(each.key, each.operator, (bound,))
                 )
             case "Exists":
-                return each if self.marks else False
+                return each if self.bits_by_value else False
             case "DoesNotExist":
-                return each if self.marks else True
-        return False  # as in `NodeSelectorRequirement.holds`
+                return each if self.bits_by_value else True
+        return False  # as in `NodeSelectorRequirement.matches`
 
-    def meeting(self, each: NodeSelectorRequirement, every: Marks) -> Marks:
+    def matching_nodes(self, each: NodeSelectorRequirement, every: NodeBitset) -> NodeBitset:
         """Return the nodes that meet a requirement. `every`: the set of all nodes."""
         match each.operator:
             case "In":
-                return self._having(each)
+                return self._with_values(each)
             case "NotIn":
-                return every & ~self._having(each)
+                return every & ~self._with_values(each)
             case "Exists":
                 return self.present
             case "DoesNotExist":
                 return every & ~self.present
             case "Gt" | "Lt":
-                return self._beyond(each)
+                return self._compare_numbers(each)
         return 0
 
-    def _having(self, each: NodeSelectorRequirement) -> Marks:
+    def _with_values(self, each: NodeSelectorRequirement) -> NodeBitset:
         found = 0
         for value in each.values:
-            found |= self.marks.get(value, 0)
+            found |= self.bits_by_value.get(value, 0)
         return found
 
-    def _sorted(self) -> tuple[list[int], list[Marks], list[Marks]]:
+    def _sorted(self) -> tuple[list[int], list[NodeBitset], list[NodeBitset]]:
         """Return the numeric values, the nodes below each, and the nodes at or above each."""
         if self._numbers is None:
-            nodes: dict[int, Marks] = {}
-            for value, marks in self.marks.items():
-                number = whole(value)
+            nodes: dict[int, NodeBitset] = {}
+            for value, marks in self.bits_by_value.items():
+                number = parse_whole_number(value)
                 if number is not None:
                     nodes[number] = nodes.get(number, 0) | marks
             numbers = sorted(nodes)
@@ -152,8 +152,8 @@ class LabelBitsets:
             self._numbers = numbers, below, from_here[::-1]
         return self._numbers
 
-    def _beyond(self, each: NodeSelectorRequirement) -> Marks:
-        bound = whole(next(iter(each.values))) if len(each.values) == 1 else None
+    def _compare_numbers(self, each: NodeSelectorRequirement) -> NodeBitset:
+        bound = parse_whole_number(next(iter(each.values))) if len(each.values) == 1 else None
         if bound is None:
             return 0
         numbers, below, from_here = self._sorted()
@@ -161,9 +161,9 @@ class LabelBitsets:
             return from_here[bisect_right(numbers, bound)]
         return below[bisect_left(numbers, bound)]
 
-    def _bound(self, each: NodeSelectorRequirement) -> str | None:
+    def _canonical_bound(self, each: NodeSelectorRequirement) -> str | None:
         """Return one canonical bound for all equivalent bounds. None: no number meets them."""
-        bound = whole(next(iter(each.values))) if len(each.values) == 1 else None
+        bound = parse_whole_number(next(iter(each.values))) if len(each.values) == 1 else None
         numbers, _, _ = self._sorted()
         if bound is None or not numbers:
             return None

@@ -13,26 +13,32 @@ from weakref import ref
 
 from app.core.model import Node, NodeName, NodeSet, Pod, Pool, PoolName
 from app.core.placement.constraint_signature import ConstraintSignatures, SignatureChange
-from app.core.placement.node_bitsets import Marks
-from app.core.podspec.constraints import ANYWHERE, NodeConstraints, telling, unborne
+from app.core.placement.node_bitsets import NodeBitset
+from app.core.podspec.constraints import (
+    ANYWHERE,
+    NodeConstraints,
+    first_untolerated_taint,
+    relevant_tolerations,
+)
 
 
 @dataclass(slots=True)
 class _Known:
     """The cached result for one signature: the allowed nodes, and the pins computed from them.
 
-    `asked`: numbers of the terms with this signature. The entry is removed with the last number.
+    `term_numbers`: numbers of the terms with this signature. The entry is removed with the last
+    number.
     """
 
     signature: ref[NodeConstraints]
-    able: dict[PoolName, set[NodeName]] = field(default_factory=dict)
+    allowed_nodes: dict[PoolName, set[NodeName]] = field(default_factory=dict)
     pins: dict[PoolName, NodeSet] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
+    term_numbers: set[int] = field(default_factory=set)
 
     @property
-    def served(self) -> frozenset[PoolName]:
+    def served_pools(self) -> frozenset[PoolName]:
         """The pools with an allowed node."""
-        return frozenset(pool for pool, names in self.able.items() if names)
+        return frozenset(pool for pool, names in self.allowed_nodes.items() if names)
 
 
 class _Joined(NamedTuple):
@@ -40,28 +46,28 @@ class _Joined(NamedTuple):
 
     number: int
     known: _Known
-    served: frozenset[PoolName]
-    was_rerouted: bool
+    served_pools: frozenset[PoolName]
+    was_changed: bool
 
 
 class NodeFilter:
     """The node filter of all pools.
 
-    `version` changes whenever the result of `pin` may have changed. `edition` changes whenever the
-    labels or taints of any node change.
+    `version` changes whenever the result of `allowed_nodes` may have changed. `labels_version`
+    changes whenever the labels or taints of any node change.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        self.edition = 0
+        self.labels_version = 0
         self._pools: Mapping[PoolName, Pool] = {}
         self._nodes: dict[NodeName, tuple[PoolName, Node]] = {}
         self._ready: dict[PoolName, set[NodeName]] = {}
         self._members: dict[PoolName, dict[NodeName, Node]] = {}
         self._known: dict[int, _Known] = {}
-        self._homes: dict[PoolName, Marks] = {}
-        self._gists = ConstraintSignatures(self._gone)
-        self._rerouted: set[int] = set()
+        self._pool_bitsets: dict[PoolName, NodeBitset] = {}
+        self._signatures = ConstraintSignatures(self._remove_terms)
+        self._changed_constraints: set[int] = set()
 
     def reset_pools(self, pools: Mapping[PoolName, Pool]) -> None:
         """Reset to these pools, without nodes."""
@@ -69,20 +75,20 @@ class NodeFilter:
         self._nodes.clear()
         self._ready = {name: set() for name in pools}
         self._members = {name: {} for name in pools}
-        self._homes = dict.fromkeys(pools, 0)
-        self.edition += 1
-        self._gists.clear()
-        self._rerouted.clear()
+        self._pool_bitsets = dict.fromkeys(pools, 0)
+        self.labels_version += 1
+        self._signatures.clear()
+        self._changed_constraints.clear()
         self.drop_cache_entries()
 
-    def purge(self) -> None:
+    def drop_unused_entries(self) -> None:
         """Drop cache entries of terms that are no longer in use. Cheap without such terms."""
-        self._gists.purge()
+        self._signatures.drop_unused_terms()
 
     def drop_cache_entries(self) -> None:
         """Drop all cache entries. Some may be for pods that no longer exist."""
         self._known.clear()
-        self._gists.drop_terms()
+        self._signatures.drop_terms()
         self.version += 1
 
     def update_node(self, node: Node, home: PoolName) -> None:
@@ -91,66 +97,68 @@ class NodeFilter:
         if before == (home, node):
             return
         if before is not None and before[0] != home:
-            self.drop(node.name)
+            self.drop_node(node.name)
             before = None
         was = before[1] if before else None
         self._nodes[node.name] = (home, node)
-        self._fill(home)
+        self._mark_if_pool_empty(home)
         self._members[home][node.name] = node
         (self._ready[home].add if node.ready else self._ready[home].discard)(node.name)
         told = was is None or (was.labels, was.taints) != (node.labels, node.taints)
         joined: list[_Joined] = []
         if told:
-            self.edition += 1
-            joined = self._part(self._gists.update_node(node, was))
-            self._homes[home] |= self._gists.mark(node.name)
+            self.labels_version += 1
+            joined = self._split_entries(self._signatures.update_node(node, was))
+            self._pool_bitsets[home] |= self._signatures.bit_of(node.name)
         if told or was is None or was.ready != node.ready:
             for known in self._known.values():
-                self._judge(known, node.name)
+                self._update_entry(known, node.name)
         for each in joined:
-            rerouted = each.was_rerouted or each.served != each.known.served
-            (self._rerouted.add if rerouted else self._rerouted.discard)(each.number)
+            rerouted = each.was_changed or each.served_pools != each.known.served_pools
+            (self._changed_constraints.add if rerouted else self._changed_constraints.discard)(
+                each.number
+            )
 
-    def drop(self, name: NodeName) -> None:
+    def drop_node(self, name: NodeName) -> None:
         """Remove a node from its pool. An unknown name is ignored."""
         found = self._nodes.pop(name, None)
         if found is None:
             return
         home, node = found
-        self._homes[home] &= ~self._gists.mark(name)
-        self._gists.drop(node)
-        self.edition += 1
+        self._pool_bitsets[home] &= ~self._signatures.bit_of(name)
+        self._signatures.drop_node(node)
+        self.labels_version += 1
         self._ready[home].discard(name)
         del self._members[home][name]
-        self._fill(home)
+        self._mark_if_pool_empty(home)
         for known in self._known.values():
-            self._judge(known, name, left=home)
+            self._update_entry(known, name, left=home)
 
-    def take_rerouted(self) -> frozenset[NodeConstraints]:
+    def drain_changed_constraints(self) -> frozenset[NodeConstraints]:
         """Return the terms with different eligible pools since the last call."""
-        found = [self._gists.terms(number) for number in self._rerouted]
-        self._rerouted.clear()
+        found = [self._signatures.terms_by_number(number) for number in self._changed_constraints]
+        self._changed_constraints.clear()
         return frozenset(terms for terms in found if terms is not None)
 
     def signature(self, terms: NodeConstraints) -> NodeConstraints:
         """Return the signature of terms: the part that distinguishes the current nodes."""
-        return self._gists.of(terms)
+        return self._signatures.signature_of(terms)
 
     def is_label(self, key: str) -> bool:
         """Return whether any node of a pool has this label."""
-        return self._gists.is_label(key)
+        return self._signatures.is_label(key)
 
-    def admits(self, terms: NodeConstraints, name: NodeName) -> bool:
+    def is_node_allowed(self, terms: NodeConstraints, name: NodeName) -> bool:
         """Return whether a pod with these terms may use a node of a pool."""
-        return self._admits(self._gists.of(terms), name)
+        return self._is_node_allowed(self._signatures.signature_of(terms), name)
 
-    def bears(self, terms: NodeConstraints, name: NodeName) -> bool:
+    def tolerates_taints(self, terms: NodeConstraints, name: NodeName) -> bool:
         """Return whether a pod with these terms tolerates the taints of a node of a pool."""
         home, node = self._nodes[name]
         if not node.taints:
             return True
         borne = (*terms.tolerations, *self._pools[home].tolerations)
-        return unborne(node.taints, borne) is None
+        return first_untolerated_taint(node.taints, borne) is None
 
     def node(self, name: NodeName) -> Node | None:
         """Return a node. None if it is in no pool."""
@@ -161,64 +169,69 @@ class NodeFilter:
         """Return the nodes of a pool, unordered."""
         return list(self._members.get(pool, {}).values())
 
-    def serves(self, terms: NodeConstraints, pool: PoolName) -> bool:
+    def may_have_matching_node(self, terms: NodeConstraints, pool: PoolName) -> bool:
         """Return whether a pool has a node, ready or not, for these terms, or may get one.
 
         If a growing pool has no node, only its selector labels are known. Otherwise new nodes are
         assumed to be like its existing nodes.
         """
-        if self._of(terms).able.get(pool):
+        if self._entry_of(terms).allowed_nodes.get(pool):
             return True
         known = self._pools.get(pool)
         if known is None or not known.max_capacity or self._members[pool]:
             return False
-        return terms.suits("", known.selector)
+        return terms.matches_node("", known.selector)
 
-    def pin(self, terms: NodeConstraints, only: NodeSet, pool: PoolName) -> NodeSet:
+    def allowed_nodes(self, terms: NodeConstraints, only: NodeSet, pool: PoolName) -> NodeSet:
         """Return the allowed nodes of a pool. None: any ready node."""
         if only is not None:
             here = (name for name in only if name in self._nodes)
-            return tuple(n for n in here if self._nodes[n][0] == pool and self.admits(terms, n))
-        known = self._of(terms)
+            return tuple(
+                n for n in here if self._nodes[n][0] == pool and self.is_node_allowed(terms, n)
+            )
+        known = self._entry_of(terms)
         if pool not in known.pins:
-            able = known.able.get(pool, set())
+            able = known.allowed_nodes.get(pool, set())
             every = bool(able) and self._ready[pool] <= able
             known.pins[pool] = None if every else tuple(sorted(able))
         return known.pins[pool]
 
-    def _fill(self, pool: PoolName) -> None:
-        """Mark all terms if a growing pool has no nodes: the result of `serves` may change."""
+    def _mark_if_pool_empty(self, pool: PoolName) -> None:
+        """Mark all terms if a growing pool has no nodes: the result of `may_have_matching_node` may
+        change.
+        """
         if self._pools[pool].max_capacity and not self._members[pool]:
             for known in self._known.values():
-                self._rerouted |= known.asked
+                self._changed_constraints |= known.term_numbers
 
-    def _of(self, terms: NodeConstraints) -> _Known:
-        signature = self._gists.of(terms)
+    def _entry_of(self, terms: NodeConstraints) -> _Known:
+        signature = self._signatures.signature_of(terms)
         known = self._known.get(signature.number)
         if known is None:
             known = self._known[signature.number] = _Known(ref(signature))
-            for name in self._gists.nodes(
-                self._gists.meeting(signature) & ~self._barred(signature)
+            for name in self._signatures.nodes_in(
+                self._signatures.matching_nodes(signature)
+                & ~self._find_untolerated_nodes(signature)
             ):
-                known.able.setdefault(self._nodes[name][0], set()).add(name)
-        known.asked.add(terms.number)
+                known.allowed_nodes.setdefault(self._nodes[name][0], set()).add(name)
+        known.term_numbers.add(terms.number)
         return known
 
-    def _barred(self, signature: NodeConstraints) -> Marks:
+    def _find_untolerated_nodes(self, signature: NodeConstraints) -> NodeBitset:
         """Return the nodes with a taint that neither the signature nor their pool tolerates."""
         barred = 0
-        for taint, marks in self._gists.unborne(signature):
+        for taint, marks in self._signatures.untolerated_taints(signature):
             for name, pool in self._pools.items():
-                if any(each.bears(taint) for each in pool.tolerations):
-                    marks &= ~self._homes[name]
+                if any(each.tolerates(taint) for each in pool.tolerations):
+                    marks &= ~self._pool_bitsets[name]
             barred |= marks
         return barred
 
-    def _admits(self, signature: NodeConstraints, name: NodeName) -> bool:
+    def _is_node_allowed(self, signature: NodeConstraints, name: NodeName) -> bool:
         _, node = self._nodes[name]
-        return signature.suits(name, node.labels) and self.bears(signature, name)
+        return signature.matches_node(name, node.labels) and self.tolerates_taints(signature, name)
 
-    def _part(self, parted: Iterable[SignatureChange]) -> list[_Joined]:
+    def _split_entries(self, parted: Iterable[SignatureChange]) -> list[_Joined]:
         """Split the cache entries of terms that got another signature.
 
         Return the terms that joined the entry of other terms: it may allow other nodes.
@@ -226,36 +239,36 @@ class NodeFilter:
         joined = []
         for terms, before, now in parted:
             known = self._known.get(before.number)
-            if known is None or terms.number not in known.asked:
+            if known is None or terms.number not in known.term_numbers:
                 continue
             own = self._known.get(now.number)
             if own is None:
-                able = {pool: set(names) for pool, names in known.able.items()}
+                able = {pool: set(names) for pool, names in known.allowed_nodes.items()}
                 own = self._known[now.number] = _Known(ref(now), able, dict(known.pins))
             else:
-                marked = terms.number in self._rerouted
-                joined.append(_Joined(terms.number, own, known.served, marked))
+                marked = terms.number in self._changed_constraints
+                joined.append(_Joined(terms.number, own, known.served_pools, marked))
                 self.version += 1
-            own.asked.add(terms.number)
-            self._gone(terms.number, before.number)
+            own.term_numbers.add(terms.number)
+            self._remove_terms(terms.number, before.number)
         return joined
 
-    def _gone(self, number: int, signature: int) -> None:
+    def _remove_terms(self, number: int, signature: int) -> None:
         """Remove terms from the entry of a signature. They are unused or have another signature."""
         known = self._known.get(signature)
         if known is not None:
-            known.asked.discard(number)
-            if not known.asked:
+            known.term_numbers.discard(number)
+            if not known.term_numbers:
                 del self._known[signature]
 
-    def _judge(self, known: _Known, name: NodeName, left: PoolName | None = None) -> None:
+    def _update_entry(self, known: _Known, name: NodeName, left: PoolName | None = None) -> None:
         """Update a cache entry for one node, which exists or has `left` a pool."""
         signature = known.signature()
         if signature is None:
             return  # the terms are no longer in use
         home = left or self._nodes[name][0]
-        able = known.able.setdefault(home, set())
-        before, after = name in able, left is None and self._admits(signature, name)
+        able = known.allowed_nodes.setdefault(home, set())
+        before, after = name in able, left is None and self._is_node_allowed(signature, name)
         if before and after:
             return
         known.pins.pop(home, None)  # its readiness may decide whether the pin is None
@@ -264,15 +277,15 @@ class NodeFilter:
             served = bool(able)
             (able.add if after else able.discard)(name)
             if served != bool(able):
-                self._rerouted |= known.asked
+                self._changed_constraints |= known.term_numbers
 
 
-def terms_of(pod: Pod) -> NodeConstraints:
+def node_constraints_of(pod: Pod) -> NodeConstraints:
     """Return the node constraints of a pod, without node names in its affinity."""
     terms = pod.terms
     if terms is None:
         terms = ANYWHERE
-        borne = telling(pod.tolerations)
+        borne = relevant_tolerations(pod.tolerations)
         if pod.selector or pod.affinity is not None or borne:
             terms = NodeConstraints(tuple(sorted(pod.selector.items())), pod.affinity, borne)
             object.__setattr__(
@@ -282,6 +295,6 @@ def terms_of(pod: Pod) -> NodeConstraints:
     return terms
 
 
-def within(pin: NodeSet, among: Collection[NodeName]) -> tuple[NodeName, ...]:
+def filter_allowed(pin: NodeSet, among: Collection[NodeName]) -> tuple[NodeName, ...]:
     """Return, by name, the given nodes that a pin allows."""
     return tuple(sorted(among if pin is None else (name for name in pin if name in among)))

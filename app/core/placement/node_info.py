@@ -1,7 +1,7 @@
 """One node: its capacity, its allocations, and which devices each pod has.
 
-A node accepts allocations that do not fit, because running pods are facts. `after` and `capacity`
-check a pod against the free capacity (`FreeCapacity`).
+A node accepts allocations that do not fit, because running pods are facts. `subtract_request` and
+`count_fitting` check a pod against the free capacity (`FreeCapacity`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.core.model import Amounts, NodeName, Resource
-from app.core.placement.shared_devices import Devices, DeviceTray, Seats, drain, place, times
-from app.core.podspec.device_fractions import SIDES, whole_devices
+from app.core.placement.shared_devices import (
+    DeviceAmounts,
+    Devices,
+    DeviceTray,
+    count_fitting_demands,
+    subtract_demand,
+    subtract_forcibly,
+)
+from app.core.podspec.device_fractions import HAMI_DIMENSIONS, whole_devices
 
 FreeCapacity = tuple[tuple[int, ...], tuple[Devices, ...]]
 """Free capacity of a node: an amount for each resource of the layout, and the devices of fractional
@@ -23,11 +30,12 @@ _NOTHING: Mapping[int, int] = {}
 class IndexedRequest:
     """The requests of one pod as (index, amount) pairs of a layout, amounts > 0.
 
-    `lacking`: no node has some requested resource. `whole`: number of whole devices by index of a
-    HAMi resource, if the pod does not request fractions. Compared by identity: interned.
+    `has_unknown_resource`: no node has some requested resource. `whole_devices`: number of whole
+    devices by index of a HAMi resource, if the pod does not request fractions. Compared by
+    identity: interned.
     """
 
-    __slots__ = ("amounts", "lacking", "needs", "whole")
+    __slots__ = ("amounts", "has_unknown_resource", "needs", "whole_devices")
 
     def __init__(
         self,
@@ -37,18 +45,18 @@ class IndexedRequest:
     ) -> None:
         self.needs = needs
         self.amounts = dict(needs)
-        self.lacking = lacking
-        self.whole = whole
+        self.has_unknown_resource = lacking
+        self.whole_devices = whole
 
-    def of(self, row: int, size: int) -> int:
+    def amount_of(self, row: int, size: int) -> int:
         """Return the requested amount of a fractional resource with devices of this size."""
-        return self.amounts.get(row, 0) or self.whole.get(row, 0) * size
+        return self.amounts.get(row, 0) or self.whole_devices.get(row, 0) * size
 
 
 class ResourceIndex:
     """The resources of the nodes of a pool, each with its index. It only grows."""
 
-    __slots__ = ("_asks", "_known", "_named", "index", "resources")
+    __slots__ = ("_known", "_named", "_requests", "index", "resources")
 
     KNOWN = 10_000
     """Maximum number of demands that are cached by identity. Callers should intern demands."""
@@ -58,30 +66,30 @@ class ResourceIndex:
     def __init__(self) -> None:
         self.resources: list[Resource] = []
         self.index: dict[Resource, int] = {}
-        self._asks: dict[frozenset[tuple[Resource, int]], IndexedRequest] = {}
+        self._requests: dict[frozenset[tuple[Resource, int]], IndexedRequest] = {}
         self._known: dict[int, tuple[Amounts, IndexedRequest]] = {}
         self._named = 0
 
-    def admit(self, offer: Amounts) -> bool:
+    def add_resources(self, offer: Amounts) -> bool:
         """Add new resources. Return whether any was new; then every `IndexedRequest` is invalid."""
         fresh = sorted(resource for resource in offer if resource not in self.index)
         for resource in fresh:
             self.index[resource] = len(self.resources)
             self.resources.append(resource)
         if fresh:
-            self._asks.clear()
+            self._requests.clear()
             self._known.clear()
             self._named = 0
         return bool(fresh)
 
-    def trim(self, most: int) -> None:
+    def trim_caches(self, most: int) -> None:
         """Empty the caches if they have more entries than this."""
         if len(self._known) > most:
             self._known.clear()
-            self._asks.clear()
+            self._requests.clear()
             self._named = 0
 
-    def ask(self, demand: Amounts) -> IndexedRequest:
+    def index_request(self, demand: Amounts) -> IndexedRequest:
         """Return the interned `IndexedRequest` of a demand. Do not change the demand afterwards."""
         known = self._known.get(id(demand))
         if known is not None:
@@ -89,16 +97,22 @@ class ResourceIndex:
         self._named += len(demand)
         if len(self._known) >= self.KNOWN or self._named > self.NAMED:
             self._known.clear()
-            self._asks.clear()
+            self._requests.clear()
             self._named = len(demand)
         wanted = frozenset(pair for pair in demand.items() if pair[1] > 0)
-        ask = self._asks.get(wanted)
+        ask = self._requests.get(wanted)
         if ask is None:
             needs = sorted((self.index[r], value) for r, value in wanted if r in self.index)
             count = whole_devices(demand)
-            sides = [self.index[side] for side in SIDES if side in self.index] if count else []
+            sides = (
+                [self.index[side] for side in HAMI_DIMENSIONS if side in self.index]
+                if count
+                else []
+            )
             whole = dict.fromkeys(sides, count)
-            ask = self._asks[wanted] = IndexedRequest(tuple(needs), len(needs) < len(wanted), whole)
+            ask = self._requests[wanted] = IndexedRequest(
+                tuple(needs), len(needs) < len(wanted), whole
+            )
         self._known[id(demand)] = (
             demand,
             ask,
@@ -107,124 +121,134 @@ class ResourceIndex:
 
 
 class NodeAllocation:
-    """The allocation of one pod on one node. Release it with `PoolNodes.give`."""
+    """The allocation of one pod on one node. Release it with `PoolNodes.release_allocation`."""
 
-    __slots__ = ("demand", "proper", "seats", "site")
+    __slots__ = ("demand", "device_amounts", "has_fitting_devices", "node_info")
 
     def __init__(self, site: NodeInfo, demand: Amounts) -> None:
-        self.site = site
+        self.node_info = site
         self.demand = demand
-        self.seats: dict[int, Seats] = {}
-        self.proper = True
+        self.device_amounts: dict[int, DeviceAmounts] = {}
+        self.has_fitting_devices = True
 
     @property
     def node(self) -> NodeName:
         """The node of the allocation."""
-        return self.site.name
+        return self.node_info.name
 
-    def devices(self, resource: Resource) -> Seats:
+    def devices(self, resource: Resource) -> DeviceAmounts:
         """Return the allocated devices of a fractional resource, and the amount on each."""
-        return self.seats.get(self.site.layout.index.get(resource, -1), [])
+        return self.device_amounts.get(self.node_info.resource_index.index.get(resource, -1), [])
 
 
 class NodeInfo:
-    """A node. `seen` is False while only its allocations are known, and not the node itself."""
+    """A node. `is_known` is False while only its allocations are known, and not the node itself."""
 
     __slots__ = (
-        "_crowded", "_slots", "fractions", "free", "layout", "name", "offer", "open", "seen",
-        "trays",
+        "_allocations",
+        "_overcommitted",
+        "capacity",
+        "device_trays",
+        "fractions",
+        "free",
+        "is_known",
+        "is_ready",
+        "name",
+        "resource_index",
     )  # fmt: skip
 
     def __init__(self, name: NodeName, layout: ResourceIndex) -> None:
         self.name = name
-        self.layout = layout
-        self.offer: Amounts = {}
+        self.resource_index = layout
+        self.capacity: Amounts = {}
         self.fractions: Amounts = {}
-        self.open = self.seen = False
+        self.is_ready = self.is_known = False
         self.free: list[int] = [0] * len(layout.resources)
-        self.trays: dict[int, DeviceTray] = {}
-        self._slots: dict[NodeAllocation, None] = {}
-        self._crowded: dict[NodeAllocation, None] = {}
+        self.device_trays: dict[int, DeviceTray] = {}
+        self._allocations: dict[NodeAllocation, None] = {}
+        self._overcommitted: dict[NodeAllocation, None] = {}
 
     def __bool__(self) -> bool:
         """Return whether the node or any allocation on it is known."""
-        return self.seen or bool(self._slots)
+        return self.is_known or bool(self._allocations)
 
     def set_capacity(self, offer: Amounts, fractions: Amounts, open: bool) -> None:
         """Replace the capacity. The layout must contain its resources."""
-        self.offer, self.fractions, self.open, self.seen = offer, fractions, open, True
+        self.capacity, self.fractions, self.is_ready, self.is_known = offer, fractions, open, True
         self.recount()
 
     def recount(self) -> None:
         """Compute the free capacity again from the capacity and the allocations."""
-        self.free = [self.offer.get(resource, 0) for resource in self.layout.resources]
+        self.free = [self.capacity.get(resource, 0) for resource in self.resource_index.resources]
         # The layout may lack a fractional resource if no ready node has it.
-        known = self.layout.index
+        known = self.resource_index.index
         sizes = {known[r]: size for r, size in self.fractions.items() if size > 0 and r in known}
         trays = {i: DeviceTray(i, size, self.free[i]) for i, size in sorted(sizes.items())}
-        for slot in self._slots:
-            for index, value in self.layout.ask(slot.demand).needs:
+        for slot in self._allocations:
+            for index, value in self.resource_index.index_request(slot.demand).needs:
                 self.free[index] -= value
-        kinds = {i: (tray.size, tray.offer) for i, tray in trays.items()}
-        if kinds != {i: (tray.size, tray.offer) for i, tray in self.trays.items()}:
-            self.trays = trays
-            for slot in self._slots:
-                slot.seats = {}
-                self._seat(slot)
+        kinds = {i: (tray.size, tray.capacity) for i, tray in trays.items()}
+        if kinds != {i: (tray.size, tray.capacity) for i, tray in self.device_trays.items()}:
+            self.device_trays = trays
+            for slot in self._allocations:
+                slot.device_amounts = {}
+                self._allocate_devices(slot)
 
     def allocate(self, demand: Amounts) -> NodeAllocation:
         """Allocate a pod, even if it does not fit."""
         slot = NodeAllocation(self, demand)
         free = self.free
-        for index, value in self.layout.ask(demand).needs:
+        for index, value in self.resource_index.index_request(demand).needs:
             free[index] -= value
-        self._slots[slot] = None
-        if self.trays:
-            self._seat(slot)
+        self._allocations[slot] = None
+        if self.device_trays:
+            self._allocate_devices(slot)
         return slot
 
-    def give(self, slot: NodeAllocation) -> bool:
+    def release_allocation(self, slot: NodeAllocation) -> bool:
         """Release an allocation. Return False if it is not on this node."""
-        if slot not in self._slots:
+        if slot not in self._allocations:
             return False
-        del self._slots[slot]
-        for index, value in self.layout.ask(slot.demand).needs:
+        del self._allocations[slot]
+        for index, value in self.resource_index.index_request(slot.demand).needs:
             self.free[index] += value
-        if slot.seats:
-            self._unseat(slot)
-        if self._crowded:
-            self._crowded.pop(slot, None)
-            for waiting in list(self._crowded):
-                self._unseat(waiting)
-                self._seat(waiting)
+        if slot.device_amounts:
+            self._release_devices(slot)
+        if self._overcommitted:
+            self._overcommitted.pop(slot, None)
+            for waiting in list(self._overcommitted):
+                self._release_devices(waiting)
+                self._allocate_devices(waiting)
         return True
 
-    def room(self) -> FreeCapacity:
+    def free_capacity(self) -> FreeCapacity:
         """Return the free capacity as a value."""
-        if not self.trays:
+        if not self.device_trays:
             return tuple(self.free), ()
-        return tuple(self.free), tuple([tray.value() for tray in self.trays.values()])
+        return tuple(self.free), tuple(
+            [tray.device_counts() for tray in self.device_trays.values()]
+        )
 
-    def _seat(self, slot: NodeAllocation) -> None:
-        slot.proper = True
-        ask = self.layout.ask(slot.demand)
-        for index, tray in self.trays.items():
-            value = ask.of(index, tray.size)
+    def _allocate_devices(self, slot: NodeAllocation) -> None:
+        slot.has_fitting_devices = True
+        ask = self.resource_index.index_request(slot.demand)
+        for index, tray in self.device_trays.items():
+            value = ask.amount_of(index, tray.size)
             if value:
-                slot.seats[index], proper = tray.seat(value)
-                slot.proper = slot.proper and proper
-        if slot.proper:
-            self._crowded.pop(slot, None)
+                slot.device_amounts[index], proper = tray.allocate(value)
+                slot.has_fitting_devices = slot.has_fitting_devices and proper
+        if slot.has_fitting_devices:
+            self._overcommitted.pop(slot, None)
         else:
-            self._crowded[slot] = None
+            self._overcommitted[slot] = None
 
-    def _unseat(self, slot: NodeAllocation) -> None:
-        for index, seats in slot.seats.items():
-            self.trays[index].unseat(seats)
-        slot.seats = {}
+    def _release_devices(self, slot: NodeAllocation) -> None:
+        for index, seats in slot.device_amounts.items():
+            self.device_trays[index].release(seats)
+        slot.device_amounts = {}
 
 
-def after(room: FreeCapacity, ask: IndexedRequest) -> FreeCapacity | None:
+def subtract_request(room: FreeCapacity, ask: IndexedRequest) -> FreeCapacity | None:
     """Return the free capacity left after a pod was placed. None if it does not fit."""
     free, devices = room
     left = list(free)
@@ -236,33 +260,36 @@ def after(room: FreeCapacity, ask: IndexedRequest) -> FreeCapacity | None:
         return tuple(left), devices
     placed = []
     for one in devices:
-        value = ask.of(one.row, one.size)
-        rest = place(one, value) if value else one
+        value = ask.amount_of(one.row, one.size)
+        rest = subtract_demand(one, value) if value else one
         if rest is None:
             return None
         placed.append(rest)
     return tuple(left), tuple(placed)
 
 
-def without(room: FreeCapacity, ask: IndexedRequest) -> FreeCapacity:
+def subtract_reserved(room: FreeCapacity, ask: IndexedRequest) -> FreeCapacity:
     """Return the free capacity left after a reserved amount is subtracted, even below 0."""
     free, devices = room
     left = list(free)
     for index, value in ask.needs:
         left[index] -= value
-    kept = [drain(d, value) if (value := ask.of(d.row, d.size)) else d for d in devices]
+    kept = [
+        subtract_forcibly(d, value) if (value := ask.amount_of(d.row, d.size)) else d
+        for d in devices
+    ]
     return tuple(left), tuple(kept)
 
 
-def capacity(room: FreeCapacity, ask: IndexedRequest) -> int:
-    """Return how many such pods fit. `MANY` if they request no resource."""
+def count_fitting(room: FreeCapacity, ask: IndexedRequest) -> int:
+    """Return how many such pods fit. `UNLIMITED` if they request no resource."""
     free, devices = room
-    count = min([free[index] // value for index, value in ask.needs], default=MANY)
+    count = min([free[index] // value for index, value in ask.needs], default=UNLIMITED)
     for one in devices:
-        value = ask.of(one.row, one.size)
+        value = ask.amount_of(one.row, one.size)
         if value and count > 0:
-            count = min(count, times(one, value))
+            count = min(count, count_fitting_demands(one, value))
     return max(0, count)
 
 
-MANY = 1 << 62
+UNLIMITED = 1 << 62

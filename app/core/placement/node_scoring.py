@@ -12,16 +12,21 @@ from typing import NamedTuple
 
 from app.core.model import NodeName, PlacementStrategy
 from app.core.placement.fragmentation import UsabilityGauge
-from app.core.placement.node_info import FreeCapacity, IndexedRequest, after, capacity
+from app.core.placement.node_info import (
+    FreeCapacity,
+    IndexedRequest,
+    count_fitting,
+    subtract_request,
+)
 
 Cost = tuple[int, int, int]
 """How badly a pod suits a node, most important first: usable capacity that other pods lose, idle
 devices next to a pod without devices, and the rest of the scarcest resource."""
 
-FREE: Cost = (0, 0, 0)
+ZERO_COST: Cost = (0, 0, 0)
 
 
-def plus(one: Cost, other: Cost) -> Cost:
+def add_costs(one: Cost, other: Cost) -> Cost:
     """Return the sum of two costs."""
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
@@ -29,10 +34,10 @@ def plus(one: Cost, other: Cost) -> Cost:
 class NodeState:
     """A value of free capacity, and the sorted `names` of its nodes. Obsolete without names."""
 
-    __slots__ = ("_gauge", "_usable", "names", "room", "serial")
+    __slots__ = ("_gauge", "_usable", "free_capacity", "names", "serial")
 
     def __init__(self, room: FreeCapacity, serial: int) -> None:
-        self.room = room
+        self.free_capacity = room
         self.serial = serial
         self.names: list[NodeName] = []
         self._gauge: UsabilityGauge | None = None
@@ -41,14 +46,14 @@ class NodeState:
     def usable(self, gauge: UsabilityGauge) -> int:
         """Return the value of the gauge for this state. It is cached."""
         if self._gauge is not gauge:
-            self._gauge, self._usable = gauge, gauge.usable(self.room)
+            self._gauge, self._usable = gauge, gauge.usable(self.free_capacity)
         return self._usable
 
-    def join(self, name: NodeName) -> None:
+    def add_node(self, name: NodeName) -> None:
         """Add a node that has this free capacity now."""
         insort(self.names, name)
 
-    def leave(self, name: NodeName) -> None:
+    def remove_node(self, name: NodeName) -> None:
         """Remove a node that no longer has this free capacity."""
         del self.names[bisect_left(self.names, name)]
 
@@ -56,10 +61,10 @@ class NodeState:
 class StateLog:
     """The states in order of appearance. Readers store the position up to which they have read."""
 
-    __slots__ = ("_base", "_states", "alive")
+    __slots__ = ("_base", "_states", "live_states")
 
     def __init__(self) -> None:
-        self.alive: dict[FreeCapacity, NodeState] = {}
+        self.live_states: dict[FreeCapacity, NodeState] = {}
         self._base = 0
         self._states: list[NodeState] = []
 
@@ -68,28 +73,28 @@ class StateLog:
         """Number of states that ever appeared."""
         return self._base + len(self._states)
 
-    def enter(self, room: FreeCapacity, name: NodeName) -> NodeState:
+    def add_node(self, room: FreeCapacity, name: NodeName) -> NodeState:
         """Return the state for a free capacity, and add a node to it."""
-        state = self.alive.get(room)
+        state = self.live_states.get(room)
         if state is None:
-            state = self.alive[room] = NodeState(room, self.end)
+            state = self.live_states[room] = NodeState(room, self.end)
             self._states.append(state)
-            if len(self._states) > 4 * len(self.alive) + 4096:
+            if len(self._states) > 4 * len(self.live_states) + 4096:
                 cut = len(self._states) // 2
                 self._base += cut
                 del self._states[:cut]
-        state.join(name)
+        state.add_node(name)
         return state
 
-    def quit(self, state: NodeState, name: NodeName) -> None:
+    def remove_node(self, state: NodeState, name: NodeName) -> None:
         """Remove a node from its state."""
-        state.leave(name)
+        state.remove_node(name)
         if not state.names:
-            del self.alive[state.room]
+            del self.live_states[state.free_capacity]
 
-    def since(self, read: int) -> list[NodeState] | None:
+    def read_since(self, read: int) -> list[NodeState] | None:
         """Return the states after the first `read`. None: too many, so read all instead."""
-        if read < self._base or self.end - read > len(self.alive) + 64:
+        if read < self._base or self.end - read > len(self.live_states) + 64:
             return None
         return self._states[read - self._base :]
 
@@ -118,13 +123,13 @@ class NodeScorer:
 
     def cost(self, before: NodeState | FreeCapacity, rest: FreeCapacity) -> Cost:
         """Return the cost of reducing one free capacity to another."""
-        room = before.room if isinstance(before, NodeState) else before
+        room = before.free_capacity if isinstance(before, NodeState) else before
         scarce = self.scarce
         if self._spread:
             return (0 if scarce is None else -room[0][scarce], 0, 0)
         gauge = self._gauge
         had = before.usable(gauge) if isinstance(before, NodeState) else gauge.usable(before)
-        idle = 0 if self._needs_devices else gauge.spare(room)
+        idle = 0 if self._needs_devices else gauge.free_devices(room)
         return (had - gauge.usable(rest), idle, 0 if scarce is None else rest[0][scarce])
 
 
@@ -134,17 +139,17 @@ class ScoredState(NamedTuple):
     cost: Cost
     serial: int
     state: NodeState
-    rest: FreeCapacity
+    remaining: FreeCapacity
 
 
 class ScoredNodes:
     """The states where one kind of pod fits, the best first."""
 
-    __slots__ = ("_capacities", "_log", "_order", "_read", "ask", "judge")
+    __slots__ = ("_capacities", "_log", "_order", "_read", "request", "scorer")
 
     def __init__(self, ask: IndexedRequest, judge: NodeScorer, log: StateLog) -> None:
-        self.ask = ask
-        self.judge = judge
+        self.request = ask
+        self.scorer = judge
         self._log = log
         self._read = -1
         self._order: list[ScoredState] = []
@@ -155,20 +160,20 @@ class ScoredNodes:
         log = self._log
         if self._read == log.end:
             return
-        fresh = log.since(self._read)
-        if fresh is None or len(self._order) > 2 * len(log.alive) + 256:
+        fresh = log.read_since(self._read)
+        if fresh is None or len(self._order) > 2 * len(log.live_states) + 256:
             self._order = []
             self._capacities = {}
-            fresh = list(log.alive.values())
+            fresh = list(log.live_states.values())
         for state in fresh:
             if state.names:
-                rest = after(state.room, self.ask)
+                rest = subtract_request(state.free_capacity, self.request)
                 if rest is not None:
-                    cost = self.judge.cost(state, rest)
+                    cost = self.scorer.cost(state, rest)
                     insort(self._order, ScoredState(cost, state.serial, state, rest))
         self._read = log.end
 
-    def best(self) -> tuple[Cost, NodeName] | None:
+    def best_node(self) -> tuple[Cost, NodeName] | None:
         """Return the first node by cost, then by name."""
         order = self._order
         dead = 0
@@ -188,7 +193,7 @@ class ScoredNodes:
                 name = place.state.names[0]
         return cost, name
 
-    def best_of(self, only: frozenset[NodeName]) -> tuple[Cost, NodeName] | None:
+    def best_node_in(self, only: frozenset[NodeName]) -> tuple[Cost, NodeName] | None:
         """Return the first of the nodes in `only`, by cost, then by name."""
         found: tuple[Cost, NodeName] | None = None
         for place in self._order:
@@ -199,13 +204,15 @@ class ScoredNodes:
                 found = place.cost, name
         return found
 
-    def places(self) -> Iterator[ScoredState]:
+    def scored_states(self) -> Iterator[ScoredState]:
         """Return the states with nodes, the best first."""
         return (place for place in self._order if place.state.names)
 
-    def capacity(self, state: NodeState) -> int:
+    def count_fitting(self, state: NodeState) -> int:
         """Return how many such pods fit on one node in this state."""
         count = self._capacities.get(state.serial)
         if count is None:
-            count = self._capacities[state.serial] = capacity(state.room, self.ask)
+            count = self._capacities[state.serial] = count_fitting(
+                state.free_capacity, self.request
+            )
         return count

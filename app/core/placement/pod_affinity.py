@@ -10,14 +10,14 @@ from typing import Generic, TypeVar
 
 from app.core.model import Amounts, Millis, Node, NodeName, NodeSet, Pod, PoolName
 from app.core.placement.assignment import Assignment
-from app.core.placement.node_filter import NodeFilter, within
-from app.core.placement.node_scoring import FREE, plus
+from app.core.placement.node_filter import NodeFilter, filter_allowed
+from app.core.placement.node_scoring import ZERO_COST, add_costs
 from app.core.placement.pool_nodes import PoolNodes
 from app.core.podspec.constraints import (
     ANYWHERE,
+    DistanceRuleKind,
     NodeConstraints,
     PodDistanceRule,
-    PodDistanceRules,
 )
 from app.core.podspec.equivalence_class import EquivalenceClass, Pins
 
@@ -39,15 +39,26 @@ class RecentCache(Generic[Key, Value]):
     generation exceeds `MOST_BYTES`, by the sizes passed to `store`.
     """
 
-    __slots__ = ("_again", "_earlier", "_gone", "_least", "_most", "_now", "_size", "_used")
+    __slots__ = (
+        "_earlier",
+        "_evicted_hashes",
+        "_least",
+        "_most",
+        "_now",
+        "_refetched",
+        "_size",
+        "_used",
+    )
 
     def __init__(self, least: int) -> None:
         self._now: dict[Key, tuple[Value, int]] = {}
         self._earlier: dict[Key, tuple[Value, int]] = {}
         self._size = 0
-        self._gone: set[int] = set()  # hashes, because keys are large; a collision is harmless
+        self._evicted_hashes: set[int] = (
+            set()
+        )  # hashes, because keys are large; a collision is harmless
         self._least = self._most = least
-        self._used = self._again = 0
+        self._used = self._refetched = 0
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -59,52 +70,52 @@ class RecentCache(Generic[Key, Value]):
         if found is None and key in self._earlier:
             found = self._earlier.pop(key)
             self._used += 1
-            self._keep(key, *found)
+            self._insert(key, *found)
         return found[0] if found is not None else None
 
     def store(self, key: Key, value: Value, size: int = 0) -> Value:
         """Store a value, not None, and return it. `size`: bytes of the value and its key."""
         self._earlier.pop(key, None)
-        if hash(key) in self._gone:
-            self._gone.discard(hash(key))
-            self._again += 1
-        self._keep(key, value, size)
+        if hash(key) in self._evicted_hashes:
+            self._evicted_hashes.discard(hash(key))
+            self._refetched += 1
+        self._insert(key, value, size)
         return value
 
     def clear(self) -> None:
         """Remove all entries."""
         self._now.clear()
         self._earlier.clear()
-        self._gone.clear()
+        self._evicted_hashes.clear()
         self._most = self._least
-        self._used = self._again = self._size = 0
+        self._used = self._refetched = self._size = 0
 
-    def _keep(self, key: Key, value: Value, size: int) -> None:
+    def _insert(self, key: Key, value: Value, size: int) -> None:
         before = self._now.get(key)
         self._size += size - (before[1] if before is not None else 0)
         self._now[key] = value, size
         if len(self._now) <= self._most and self._size <= MOST_BYTES:
             return
-        if self._again and self._size <= MOST_BYTES:  # the limit was too low
+        if self._refetched and self._size <= MOST_BYTES:  # the limit was too low
             self._most *= 2
         elif 4 * self._used < self._most:
             self._most = max(self._least, self._most // 2)
-        if len(self._gone) > REMEMBERED * self._most:
-            self._gone.clear()
-        self._gone.update(map(hash, self._earlier))
+        if len(self._evicted_hashes) > REMEMBERED * self._most:
+            self._evicted_hashes.clear()
+        self._evicted_hashes.update(map(hash, self._earlier))
         self._earlier, self._now, self._used = self._now, {}, 0
-        self._again = self._size = 0
+        self._refetched = self._size = 0
 
 
-STAMPS = 1 << 14
+VERSION_SLOTS = 1 << 14
 """Number of version stamps. A stamp changes when pods of one of its groups come or go."""
 
 _SLOT = 64
 """Approximate bytes of a name in a set of names."""
-PASSIVE = frozenset({PodDistanceRule.AVOIDED, PodDistanceRule.REFUSED, PodDistanceRule.DEVICES})
+PASSIVE = frozenset({DistanceRuleKind.AVOIDED, DistanceRuleKind.REFUSED, DistanceRuleKind.DEVICES})
 """Rules for a pod that does not itself belong to the group."""
 
-FEW = 1000
+MIN_CACHED_ANSWERS = 1000
 """Minimum number of cached answers of each kind."""
 
 NodeNames = tuple[NodeName, ...]
@@ -114,7 +125,7 @@ _Domains = dict[str | None, list[NodeName]]
 _Where = tuple[tuple[str, ...], NodeConstraints, PoolName]
 """The labels of a node that counts, and the terms and the pool of the query."""
 
-_Question = tuple[tuple[PodDistanceRules, ...], NodeConstraints, PoolName]
+_Question = tuple[tuple[PodDistanceRule, ...], NodeConstraints, PoolName]
 
 
 class PodPeers:
@@ -126,33 +137,37 @@ class PodPeers:
     def __init__(
         self, reach: NodeFilter, labels_of: Callable[[NodeName], Mapping[str, str]]
     ) -> None:
-        self._reach = reach
+        self._node_filter = reach
         self._labels_of = labels_of
         self._groups: dict[str, _Places] = {}
         self._bound: dict[str, _Places] = {}
-        self._stamps = [0] * STAMPS
+        self._versions = [0] * VERSION_SLOTS
         self._clock = 0
-        self._domains: RecentCache[tuple[PoolName, str], tuple[int, _Domains]] = RecentCache(FEW)
-        self._counting: RecentCache[
-            tuple[PodDistanceRules, _Where], tuple[int, dict[NodeName, str], frozenset[str]]
-        ] = RecentCache(FEW)
-        self._open: RecentCache[_Question, tuple[tuple[int, int], frozenset[NodeName]]] = (
-            RecentCache(FEW)
+        self._domains: RecentCache[tuple[PoolName, str], tuple[int, _Domains]] = RecentCache(
+            MIN_CACHED_ANSWERS
         )
-        self._same: RecentCache[frozenset[NodeName], frozenset[NodeName]] = RecentCache(FEW)
+        self._counting: RecentCache[
+            tuple[PodDistanceRule, _Where], tuple[int, dict[NodeName, str], frozenset[str]]
+        ] = RecentCache(MIN_CACHED_ANSWERS)
+        self._open: RecentCache[_Question, tuple[tuple[int, int], frozenset[NodeName]]] = (
+            RecentCache(MIN_CACHED_ANSWERS)
+        )
+        self._shared_sets: RecentCache[frozenset[NodeName], frozenset[NodeName]] = RecentCache(
+            MIN_CACHED_ANSWERS
+        )
         self._pins: RecentCache[tuple[frozenset[NodeName], int], tuple[NodeSet, NodeNames]] = (
-            RecentCache(FEW)
+            RecentCache(MIN_CACHED_ANSWERS)
         )
 
-    def count(
-        self, spacings: tuple[PodDistanceRules, ...], node: NodeName, sign: int, *, bound: bool
+    def count_released_pod(
+        self, spacings: tuple[PodDistanceRule, ...], node: NodeName, sign: int, *, bound: bool
     ) -> None:
         """Count a released pod on a node. `sign` -1 subtracts.
 
         If it is `bound`, `count_bound` counts it in the groups that others must avoid.
         """
-        uncounted = {*PASSIVE, PodDistanceRule.AVOIDS} if bound else PASSIVE
-        groups = {each.group for each in spacings if each.distance not in uncounted}
+        uncounted = {*PASSIVE, DistanceRuleKind.AVOIDS} if bound else PASSIVE
+        groups = {each.group for each in spacings if each.kind not in uncounted}
         self._count(self._groups, groups, node, sign)
 
     def count_bound(self, groups: Iterable[str], node: NodeName, sign: int) -> None:
@@ -170,43 +185,43 @@ class PodPeers:
             if not places:
                 del where[group]
             self._clock += 1
-            self._stamps[hash(group) % STAMPS] = self._clock
+            self._versions[hash(group) % VERSION_SLOTS] = self._clock
 
     def reset_counts(self) -> None:
         """Reset the counts of released pods before a recount. Counts of `count_bound` stay."""
         self._clock += 1
-        self._stamps = [self._clock] * STAMPS
+        self._versions = [self._clock] * VERSION_SLOTS
         self._groups.clear()
-        self.trim()
+        self.drop_cached_answers()
 
-    def trim(self) -> None:
+    def drop_cached_answers(self) -> None:
         """Drop all cached answers. Counts stay."""
         self._domains.clear()
         self._counting.clear()
         self._open.clear()
-        self._same.clear()
+        self._shared_sets.clear()
         self._pins.clear()
 
-    def stamp(self, spacings: Iterable[PodDistanceRules]) -> int:
+    def version_of(self, spacings: Iterable[PodDistanceRule]) -> int:
         """Return a number that grows whenever pods of a group in the rules come or go.
 
         It may also grow for other groups: groups share a bounded number of stamps.
         """
-        return sum(self._stamps[hash(each.group) % STAMPS] for each in spacings)
+        return sum(self._versions[hash(each.group) % VERSION_SLOTS] for each in spacings)
 
-    def restricts(self, spacings: Collection[PodDistanceRules]) -> bool:
+    def may_close_nodes(self, spacings: Collection[PodDistanceRule]) -> bool:
         """Return whether the rules close any node now, or may within one plan."""
-        marks = any(each.distance is PodDistanceRule.AVOIDS for each in spacings)
+        marks = any(each.kind is DistanceRuleKind.AVOIDS for each in spacings)
         return any(
             marks or each.group in self._bound or each.group in self._groups
-            if each.distance in PASSIVE
-            else each.distance is not PodDistanceRule.AVOIDS
+            if each.kind in PASSIVE
+            else each.kind is not DistanceRuleKind.AVOIDS
             for each in spacings
         )
 
-    def open(
+    def open_nodes(
         self,
-        spacings: tuple[PodDistanceRules, ...],
+        spacings: tuple[PodDistanceRule, ...],
         terms: NodeConstraints,
         pool: PoolName,
         beside: dict[str, _Places] | None = None,
@@ -215,79 +230,88 @@ class PodPeers:
 
         `beside`: pods of each group that also count, although they are not released yet.
         """
-        terms = self._reach.signature(terms)
+        terms = self._node_filter.signature(terms)
         if beside:
-            return self._find(spacings, terms, pool, beside)
-        key, seen = (spacings, terms, pool), (self.stamp(spacings), self._reach.edition)
+            return self._compute_open_nodes(spacings, terms, pool, beside)
+        key, seen = (
+            (spacings, terms, pool),
+            (self.version_of(spacings), self._node_filter.labels_version),
+        )
         known = self._open.get(key)
         if known is None or known[0] != seen:
-            found = self._find(spacings, terms, pool, {})
-            same = self._same.get(found)  # most groups have the same open nodes
+            found = self._compute_open_nodes(spacings, terms, pool, {})
+            same = self._shared_sets.get(found)  # most groups have the same open nodes
             if same is None:
-                same = self._same.store(found, found, _SLOT * len(found))
+                same = self._shared_sets.store(found, found, _SLOT * len(found))
             known = self._open.store(key, (seen, same), _size(spacings))
         return known[1]
 
-    def pin(
+    def allowed_nodes(
         self,
-        spacings: tuple[PodDistanceRules, ...],
+        spacings: tuple[PodDistanceRule, ...],
         terms: NodeConstraints,
         pool: PoolName,
         pin: NodeSet,
     ) -> NodeNames:
-        """Return the nodes of `open` that a pin allows, by name. Equal results are one object."""
-        open = self.open(spacings, terms, pool)
+        """Return the nodes of `open_nodes` that a pin allows, by name. Equal results are one
+        object.
+        """
+        open = self.open_nodes(spacings, terms, pool)
         key = (open, id(pin))
         known = self._pins.get(key)
         if known is None or known[0] is not pin:
-            names = within(pin, open)
+            names = filter_allowed(pin, open)
             known = self._pins.store(key, (pin, names), _SLOT * (len(names) + len(open)))
         return known[1]
 
-    def _find(
+    def _compute_open_nodes(
         self,
-        spacings: tuple[PodDistanceRules, ...],
+        spacings: tuple[PodDistanceRule, ...],
         terms: NodeConstraints,
         pool: PoolName,
         beside: dict[str, _Places],
     ) -> frozenset[NodeName]:
         even = tuple(
-            sorted({each.key for each in spacings if each.distance is PodDistanceRule.EVEN})
+            sorted({each.topology_key for each in spacings if each.kind is DistanceRuleKind.EVEN})
         )
         found: set[NodeName] | None = None
         avoided: dict[str, set[str | None]] = {}
         for each in spacings:
-            if each.distance is PodDistanceRule.AVOIDS:
+            if each.kind is DistanceRuleKind.AVOIDS:
                 continue
-            there = self._places(each.group, beside)
-            if each.distance is PodDistanceRule.AVOIDED:
-                avoided.setdefault(each.key, set()).update(self._occupied(each.key, there))
+            there = self._count_by_node(each.group, beside)
+            if each.kind is DistanceRuleKind.AVOIDED:
+                avoided.setdefault(each.topology_key, set()).update(
+                    self._occupied_domains(each.topology_key, there)
+                )
                 continue
-            domains = self._by_domain(pool, each.key)
-            match each.distance:
-                case PodDistanceRule.APART:
-                    taken = self._occupied(each.key, there)
+            domains = self._nodes_by_domain(pool, each.topology_key)
+            match each.kind:
+                case DistanceRuleKind.APART:
+                    taken = self._occupied_domains(each.topology_key, there)
                     left = [names for domain, names in domains.items() if domain not in taken]
-                case PodDistanceRule.REFUSED | PodDistanceRule.DEVICES:
+                case DistanceRuleKind.REFUSED | DistanceRuleKind.DEVICES:
                     left = [[n for n in names if n not in there] for names in domains.values()]
-                case PodDistanceRule.CLOSE:
-                    near = self._occupied(each.key, there) or domains.keys() - {None}
+                case DistanceRuleKind.CLOSE:
+                    near = self._occupied_domains(each.topology_key, there) or domains.keys() - {
+                        None
+                    }
                     left = [names for domain, names in domains.items() if domain in near]
-                case PodDistanceRule.EVEN:
-                    levels = self._levels(each, (even, terms, pool), there)
-                    most = each.skew + _lowest(each, levels) - 1
+                case DistanceRuleKind.EVEN:
+                    levels = self._count_by_domain(each, (even, terms, pool), there)
+                    most = each.max_skew + _lowest(each, levels) - 1
                     left = [domains.get(d, []) for d, level in levels.items() if level <= most]
             able = {name for names in left for name in names}
             found = able if found is None else found & able
         for key, taken in avoided.items():  # once for each key, regardless of the number of rules
-            domains = self._by_domain(pool, key)
+            domains = self._nodes_by_domain(pool, key)
             able = {n for domain, names in domains.items() if domain not in taken for n in names}
             found = able if found is None else found & able
         if found is None:
-            return frozenset(node.name for node in self._reach.members(pool))
+            return frozenset(node.name for node in self._node_filter.members(pool))
         return frozenset(found)
 
-    def _places(self, group: str, beside: dict[str, _Places]) -> _Places:
+    def _count_by_node(self, group: str, beside: dict[str, _Places]) -> _Places:
         """Return how many pods of a group are on each node."""
         there = dict(self._groups.get(group, {}))
         for more in (self._bound.get(group, {}), beside.get(group, {})):
@@ -295,38 +319,41 @@ class PodPeers:
                 there[name] = there.get(name, 0) + count
         return there
 
-    def _by_domain(self, pool: PoolName, key: str) -> dict[str | None, list[NodeName]]:
+    def _nodes_by_domain(self, pool: PoolName, key: str) -> dict[str | None, list[NodeName]]:
         """Return the nodes of a pool by their value of a label."""
-        if not self._reach.is_label(key):
+        if not self._node_filter.is_label(key):
             key = ""  # all keys that no node has share one entry
         known = self._domains.get((pool, key))
-        if known is None or known[0] != self._reach.edition:
+        if known is None or known[0] != self._node_filter.labels_version:
             domains: _Domains = {}
-            for node in self._reach.members(pool):
+            for node in self._node_filter.members(pool):
                 domains.setdefault(node.labels.get(key), []).append(node.name)
             size = _SLOT * (len(domains) + sum(map(len, domains.values())))
-            known = self._domains.store((pool, key), (self._reach.edition, domains), size)
+            known = self._domains.store(
+                (pool, key), (self._node_filter.labels_version, domains), size
+            )
         return known[1]
 
-    def _occupied(self, key: str, there: _Places) -> set[str | None]:
+    def _occupied_domains(self, key: str, there: _Places) -> set[str | None]:
         """Return the domains of some nodes. A node without the label is in no domain."""
         labels = (self._labels_of(name) for name in there)
         return {found[key] for found in labels if key in found}
 
-    def _levels(
-        self, spacing: PodDistanceRules, where: _Where, there: _Places
+    def _count_by_domain(
+        self, spacing: PodDistanceRule, where: _Where, there: _Places
     ) -> dict[str | None, int]:
         """Return how many pods of the group are in each domain that counts."""
-        key = (spacing._replace(group="", skew=1, least=0), where)
+        key = (spacing._replace(group="", max_skew=1, min_domains=0), where)
         known = self._counting.get(key)
-        if known is None or known[0] != self._reach.edition:
+        if known is None or known[0] != self._node_filter.labels_version:
             even, terms, pool = where
             counts = {
-                node.name: node.labels[spacing.key]
-                for node in self._reach.members(pool)
-                if all(each in node.labels for each in even) and self._counts(spacing, terms, node)
+                node.name: node.labels[spacing.topology_key]
+                for node in self._node_filter.members(pool)
+                if all(each in node.labels for each in even)
+                and self._is_counted(spacing, terms, node)
             }
-            found = (self._reach.edition, counts, frozenset(counts.values()))
+            found = (self._node_filter.labels_version, counts, frozenset(counts.values()))
             size = 2 * _SLOT * (len(counts) + len(found[2]))
             known = self._counting.store(key, found, size + _size((spacing,)))
         levels: dict[str | None, int] = dict.fromkeys(known[2], 0)
@@ -335,107 +362,111 @@ class PodPeers:
                 levels[known[1][name]] += count
         return levels
 
-    def _counts(self, spacing: PodDistanceRules, terms: NodeConstraints, node: Node) -> bool:
-        if spacing.honors_terms and not terms.suits(node.name, node.labels):
+    def _is_counted(self, spacing: PodDistanceRule, terms: NodeConstraints, node: Node) -> bool:
+        if spacing.honors_node_affinity and not terms.matches_node(node.name, node.labels):
             return False
-        return not spacing.honors_taints or self._reach.bears(terms, node.name)
+        return not spacing.honors_taints or self._node_filter.tolerates_taints(terms, node.name)
 
 
-def _size(spacings: tuple[PodDistanceRules, ...]) -> int:
+def _size(spacings: tuple[PodDistanceRule, ...]) -> int:
     """Return the approximate bytes of a cache key with these rules."""
-    return 500 + sum(200 + len(each.group) + len(each.key) for each in spacings)
+    return 500 + sum(200 + len(each.group) + len(each.topology_key) for each in spacings)
 
 
-def _lowest(spacing: PodDistanceRules, levels: dict[str | None, int]) -> int:
-    return min(levels.values(), default=0) if len(levels) >= spacing.least else 0
+def _lowest(spacing: PodDistanceRule, levels: dict[str | None, int]) -> int:
+    return min(levels.values(), default=0) if len(levels) >= spacing.min_domains else 0
 
 
 class TentativePeers:
     """Pods of each group, including the unreleased pods of one plan."""
 
     def __init__(self, company: PodPeers, pool: PoolName) -> None:
-        self._company = company
+        self._pod_peers = company
         self._pool = pool
-        self._beside: dict[str, _Places] = {}
+        self._planned: dict[str, _Places] = {}
 
-    def open(
-        self, spacings: tuple[PodDistanceRules, ...], terms: NodeConstraints
+    def open_nodes(
+        self, spacings: tuple[PodDistanceRule, ...], terms: NodeConstraints
     ) -> frozenset[NodeName]:
         """Return the nodes where the next pod breaks no rule."""
-        return self._company.open(spacings, terms, self._pool, self._beside)
+        return self._pod_peers.open_nodes(spacings, terms, self._pool, self._planned)
 
-    def pin(
-        self, spacings: tuple[PodDistanceRules, ...], terms: NodeConstraints, pin: NodeSet
+    def allowed_nodes(
+        self, spacings: tuple[PodDistanceRule, ...], terms: NodeConstraints, pin: NodeSet
     ) -> NodeNames:
-        """Return the nodes of `open` that a pin allows, by name."""
-        if not self._beside:
-            return self._company.pin(spacings, terms, self._pool, pin)
-        return within(pin, self.open(spacings, terms))
+        """Return the nodes of `open_nodes` that a pin allows, by name."""
+        if not self._planned:
+            return self._pod_peers.allowed_nodes(spacings, terms, self._pool, pin)
+        return filter_allowed(pin, self.open_nodes(spacings, terms))
 
-    def add_pod(self, spacings: tuple[PodDistanceRules, ...], node: NodeName) -> None:
+    def add_pod(self, spacings: tuple[PodDistanceRule, ...], node: NodeName) -> None:
         """Add a pod of the plan on a node."""
-        counted = (each for each in spacings if each.distance not in PASSIVE)
+        counted = (each for each in spacings if each.kind not in PASSIVE)
         for group in {each.group for each in counted}:
-            places = self._beside.setdefault(group, {})
+            places = self._planned.setdefault(group, {})
             places[node] = places.get(node, 0) + 1
 
 
-def distances_of(pod: Pod, *, marked: bool) -> tuple[PodDistanceRules, ...]:
+def distance_rules_of(pod: Pod, *, marked: bool) -> tuple[PodDistanceRule, ...]:
     """Return every distance rule of a pod. `marked`: also the rules in which it only counts."""
-    if not (pod.spacings or pod.walled or pod.walls):
+    if not (pod.distance_rules or pod.excluded_by or pod.anti_affinity_terms):
         return ()
-    marks = tuple(wall.mark for wall in pod.walls) if marked else ()
-    return (*pod.spacings, *pod.walled, *marks)
+    marks = tuple(wall.counting_rule for wall in pod.anti_affinity_terms) if marked else ()
+    return (*pod.distance_rules, *pod.excluded_by, *marks)
 
 
 Chance = tuple[Millis, int, NodeName]
 """When a node could have capacity for a pod, the part still in use, and the name of the node."""
 
 
-def plan_apart(
+def find_assignment_with_rules(
     floor: PoolNodes,
     shape: EquivalenceClass,
     pins: Pins,
     withheld: Mapping[NodeName, Amounts],
     trial: TentativePeers,
 ) -> Assignment | None:
-    """Return the node assignment of all pods of a workload, or None, like `PoolNodes.find`."""
+    """Return the node assignment of all pods of a workload, or None, like
+    `PoolNodes.find_assignment`.
+    """
     placed: dict[NodeName, list[Amounts]] = {}
     nodes: list[NodeName] = []
-    cost = FREE
-    for number, (demand, count) in enumerate(shape.parts):
-        terms, spacings = said_by_part(shape, number)
+    cost = ZERO_COST
+    for number, (demand, count) in enumerate(shape.request_counts):
+        terms, spacings = constraints_of_part(shape, number)
         pin = pins[number] if pins else None
-        one = shape.parts if len(shape.parts) == count == 1 else ((demand, 1),)
+        one = shape.request_counts if len(shape.request_counts) == count == 1 else ((demand, 1),)
         for _ in range(count):
             only = pin
             if spacings:
-                only = trial.pin(spacings, terms, pin)
-            plan = floor.find(one, withheld, () if only is None else (only,), beside=placed)
+                only = trial.allowed_nodes(spacings, terms, pin)
+            plan = floor.find_assignment(
+                one, withheld, () if only is None else (only,), beside=placed
+            )
             if plan is None:
                 return None
             [node] = plan.nodes
             assert node is not None, "nodes that are there"
             nodes.append(node)
-            cost = plus(cost, plan.cost)
+            cost = add_costs(cost, plan.cost)
             placed.setdefault(node, []).append(demand)
             trial.add_pod(spacings, node)
     return Assignment(tuple(nodes), cost)
 
 
-def said_by_part(
+def constraints_of_part(
     shape: EquivalenceClass, number: int
-) -> tuple[NodeConstraints, tuple[PodDistanceRules, ...]]:
+) -> tuple[NodeConstraints, tuple[PodDistanceRule, ...]]:
     """Return the node constraints and the distance rules of one part."""
-    terms = shape.terms[number] if shape.terms else ANYWHERE
-    return terms, shape.spacings[number] if shape.spacings else ()
+    terms = shape.node_constraints[number] if shape.node_constraints else ANYWHERE
+    return terms, shape.distance_rules[number] if shape.distance_rules else ()
 
 
-def choose(
+def choose_nodes(
     chances: Sequence[Chance],
     count: int,
     terms: NodeConstraints,
-    spacings: tuple[PodDistanceRules, ...],
+    spacings: tuple[PodDistanceRule, ...],
     trial: TentativePeers,
 ) -> list[NodeName] | None:
     """Return the first `count` nodes of `chances` that the rules allow. None: too few."""
@@ -443,7 +474,7 @@ def choose(
         return [node for _, _, node in chances[:count]] if len(chances) >= count else None
     left, nodes = list(chances), []
     for _ in range(count):
-        open = trial.open(spacings, terms)
+        open = trial.open_nodes(spacings, terms)
         chance = next((each for each in left if each[2] in open), None)
         if chance is None:
             return None

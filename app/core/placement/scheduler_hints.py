@@ -20,8 +20,8 @@ from app.core.model import (
     Pool,
     PoolName,
 )
-from app.core.placement.mismatch import clash
-from app.core.placement.node_filter import terms_of
+from app.core.placement.mismatch import selector_conflict
+from app.core.placement.node_filter import node_constraints_of
 from app.core.podspec.constraints import NodeConstraints, NodeSelectorRequirement, NodeSelectorTerm
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.well_known import LABEL_POOL
@@ -30,16 +30,16 @@ Patch = list[dict[str, Any]]
 
 HOSTNAME = "kubernetes.io/hostname"
 
-STRONGEST = 100
+MAX_WEIGHT = 100
 """Weight of a preference; the maximum that kube-scheduler accepts."""
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
-TOWARDS_OTHERS = {
+PREFER_USED_NODES = {
     PREFERRED: [
         {
-            "weight": STRONGEST,
+            "weight": MAX_WEIGHT,
             "podAffinityTerm": {
                 # Only released pods have this label. A missing namespace selector would mean the
                 # pod's own namespace.
@@ -55,28 +55,30 @@ TOWARDS_OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeHint:
-    """The node for a release, by hostname label. `exactly`: a requirement, not a preference.
+    """The node for a release, by hostname label. `is_required`: a requirement, not a preference.
 
-    If `host` is empty, the pod waits for a new node. `off`: hostname labels of nodes it must not
-    use, because their free capacity is reserved and kube-scheduler does not know that. `bounds`:
-    the affinity that the pod already has.
+    If `host` is empty, the pod waits for a new node. `excluded_hosts`: hostname labels of nodes it
+    must not use, because their free capacity is reserved and kube-scheduler does not know that.
+    `affinity_presence`: the affinity that the pod already has.
     """
 
     host: str
-    exactly: bool = False
-    bounds: AffinityPresence = NO_AFFINITY
-    off: tuple[str, ...] = ()
+    is_required: bool = False
+    affinity_presence: AffinityPresence = NO_AFFINITY
+    excluded_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBinding:
-    """How a pod gets to its assigned node: a `NodeHint`, and the node selector of a `domain`."""
+    """How a pod gets to its assigned node: a `NodeHint`, and the node selector of a
+    `domain_selector`.
+    """
 
-    steer: NodeHint | None = None
-    domain: Mapping[str, str] = field(default_factory=dict)
+    node_hint: NodeHint | None = None
+    domain_selector: Mapping[str, str] = field(default_factory=dict)
 
 
-NO_WAY = NodeBinding()
+NO_BINDING = NodeBinding()
 
 
 def may_pack(
@@ -97,7 +99,7 @@ def may_pack(
         pool.placement is PlacementStrategy.PACK
         for name, pool in pools.items()
         if (not named or name in named) and (not allowed or name in allowed)
-        if not clash(selector, pool)
+        if not selector_conflict(selector, pool)
     )
 
 
@@ -107,17 +109,17 @@ def packing_patch(affinity: bool) -> Patch:
     `affinity`: the pod has other affinity.
     """
     if affinity:
-        return [{"op": "add", "path": "/spec/affinity/podAffinity", "value": TOWARDS_OTHERS}]
-    return [{"op": "add", "path": "/spec/affinity", "value": {"podAffinity": TOWARDS_OTHERS}}]
+        return [{"op": "add", "path": "/spec/affinity/podAffinity", "value": PREFER_USED_NODES}]
+    return [{"op": "add", "path": "/spec/affinity", "value": {"podAffinity": PREFER_USED_NODES}}]
 
 
-def confined_to(shape: EquivalenceClass, labels: Mapping[str, str]) -> dict[str, str]:
+def domain_selector_of(shape: EquivalenceClass, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the node selector that keeps a workload in the domain of a node with these labels."""
-    label = shape.manner.confined
+    label = shape.layout.required_topology_label
     return {label: labels[label]} if label in labels else {}
 
 
-def steer_of(
+def node_hint_of(
     shape: EquivalenceClass,
     pod: Pod,
     node: NodeName | None,
@@ -132,51 +134,53 @@ def steer_of(
     """
     host = labels.get(HOSTNAME, "")
     others = tuple(each for each in off if each != host)
-    if not (host or others) or (node is not None and pod.only == (node,)):
+    if not (host or others) or (node is not None and pod.node_names == (node,)):
         return None
-    exactly = bool(host and shape.manner.confined) and len(shape.parts) > 1
-    return NodeHint(host, exactly, pod.bounds, others)
+    exactly = bool(host and shape.layout.required_topology_label) and len(shape.request_counts) > 1
+    return NodeHint(host, exactly, pod.affinity_presence, others)
 
 
-def steered(pod: Pod, selector: Mapping[str, str], steer: NodeHint | None) -> NodeConstraints:
-    """Return the node constraints of a pod after `steer_patch` and the selector are applied."""
-    said = terms_of(pod)
-    must = _must(steer) if steer is not None else None
+def constraints_with_hint(
+    pod: Pod, selector: Mapping[str, str], steer: NodeHint | None
+) -> NodeConstraints:
+    """Return the node constraints of a pod after `node_hint_patch` and the selector are applied."""
+    said = node_constraints_of(pod)
+    must = _hint_requirement(steer) if steer is not None else None
     affinity = said.affinity
     if must is not None:
         each = NodeSelectorRequirement(must["key"], must["operator"], tuple(must["values"]))
         if affinity is None:
             affinity = (NodeSelectorTerm((each,)),)
         else:
-            affinity = tuple(_with(term, each) for term in affinity)
+            affinity = tuple(_add_requirement(term, each) for term in affinity)
     chosen = tuple(sorted({**pod.selector, **selector}.items()))
     return NodeConstraints(chosen, affinity, said.tolerations)
 
 
-def _with(term: NodeSelectorTerm, each: NodeSelectorRequirement) -> NodeSelectorTerm:
+def _add_requirement(term: NodeSelectorTerm, each: NodeSelectorRequirement) -> NodeSelectorTerm:
     """Add a requirement to a term. An empty term matches no node and stays empty."""
     return term._replace(expressions=(*term.expressions, each)) if any(term) else term
 
 
-def _must(steer: NodeHint) -> dict[str, Any] | None:
+def _hint_requirement(steer: NodeHint) -> dict[str, Any] | None:
     """Return the requirement on the node, if there is one."""
-    if steer.exactly:
+    if steer.is_required:
         return {"key": HOSTNAME, "operator": "In", "values": [steer.host]}
-    if steer.off:
-        return {"key": HOSTNAME, "operator": "NotIn", "values": list(steer.off)}
+    if steer.excluded_hosts:
+        return {"key": HOSTNAME, "operator": "NotIn", "values": list(steer.excluded_hosts)}
     return None
 
 
-def steer_patch(steer: NodeHint) -> Patch:
+def node_hint_patch(steer: NodeHint) -> Patch:
     """Return the part of a release patch that adds the node hint."""
     here = {"key": HOSTNAME, "operator": "In", "values": [steer.host]}
-    bounds, path = steer.bounds, "/spec/affinity"
-    must = _must(steer)
+    bounds, path = steer.affinity_presence, "/spec/affinity"
+    must = _hint_requirement(steer)
     wanted: dict[str, Any] = {}
     if must is not None:
         wanted[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": [must]}]}
-    if steer.host and not steer.exactly:
-        preference = {"weight": STRONGEST, "preference": {"matchExpressions": [here]}}
+    if steer.host and not steer.is_required:
+        preference = {"weight": MAX_WEIGHT, "preference": {"matchExpressions": [here]}}
         wanted[PREFERRED] = [preference]
     if not bounds.affinity:
         return [{"op": "add", "path": path, "value": {"nodeAffinity": wanted}}]
@@ -187,7 +191,7 @@ def steer_patch(steer: NodeHint) -> Patch:
     for key, value in wanted.items():
         at = f"{path}/{key}"
         if key == REQUIRED and must is not None and bounds.terms:
-            patch += _into_every_term(f"{at}/nodeSelectorTerms", must, bounds.terms)
+            patch += _add_to_every_term(f"{at}/nodeSelectorTerms", must, bounds.terms)
         elif key == PREFERRED and bounds.preferred:
             patch.append({"op": "add", "path": f"{at}/-", "value": value[0]})
         else:
@@ -195,7 +199,7 @@ def steer_patch(steer: NodeHint) -> Patch:
     return patch
 
 
-def _into_every_term(path: str, here: dict[str, Any], terms: Sequence[bool | None]) -> Patch:
+def _add_to_every_term(path: str, here: dict[str, Any], terms: Sequence[bool | None]) -> Patch:
     """Add the requirement to every term, because one is enough. Empty terms match no node."""
     patch: Patch = []
     for number, written in enumerate(terms):

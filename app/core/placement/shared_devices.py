@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import NamedTuple
 
-Seats = list[tuple[int, int]]
+DeviceAmounts = list[tuple[int, int]]
 """The devices of one pod: number of the device, and the amount on that device."""
 
 
@@ -26,7 +26,7 @@ class Devices(NamedTuple):
     parts: tuple[int, ...]
 
 
-def place(devices: Devices, demand: int) -> Devices | None:
+def subtract_demand(devices: Devices, demand: int) -> Devices | None:
     """Return the devices after `demand` is placed. None if it does not fit."""
     row, size, whole, parts = devices
     count, rest = divmod(demand, size)
@@ -45,7 +45,7 @@ def place(devices: Devices, demand: int) -> Devices | None:
     return Devices(row, size, whole, parts) if whole >= 0 else None
 
 
-def times(devices: Devices, demand: int) -> int:
+def count_fitting_demands(devices: Devices, demand: int) -> int:
     """Return how often `demand` > 0 can be placed, one after the other."""
     count, rest = divmod(demand, devices.size)
     if not rest:
@@ -63,9 +63,9 @@ def times(devices: Devices, demand: int) -> int:
     return low
 
 
-def drain(devices: Devices, demand: int) -> Devices:
+def subtract_forcibly(devices: Devices, demand: int) -> Devices:
     """Return the devices after `demand` is subtracted, even if it does not properly fit."""
-    proper = place(devices, demand)
+    proper = subtract_demand(devices, demand)
     if proper is not None:
         return proper
     left = [*devices.parts, *([devices.size] * devices.whole)]
@@ -81,37 +81,37 @@ def drain(devices: Devices, demand: int) -> Devices:
 class DeviceTray:
     """Numbered devices. A demand that does not fit is recorded, not refused."""
 
-    __slots__ = ("_partly", "_row", "_unused", "offer", "size")
+    __slots__ = ("_partly", "_row", "_unused", "capacity", "size")
 
     def __init__(self, row: int, size: int, offer: int) -> None:
         self.size = size
-        self.offer = offer
+        self.capacity = offer
         self._row = row
         count, odd = divmod(max(0, offer), size)
         self._unused = list(range(count - 1, -1, -1))
         self._partly = [(odd, count)] if odd else []
 
-    def value(self) -> Devices:
+    def device_counts(self) -> Devices:
         """Return the devices as a count."""
         parts = tuple([left for left, _ in self._partly])
         return Devices(self._row, self.size, len(self._unused), parts)
 
-    def seat(self, demand: int) -> tuple[Seats, bool]:
+    def allocate(self, demand: int) -> tuple[DeviceAmounts, bool]:
         """Allocate devices. Return them, and whether all of the demand properly fits."""
         count, rest = divmod(demand, self.size)
         spot = bisect_left(self._partly, (rest, -1)) if rest else 0
         opens = 1 if rest and spot == len(self._partly) else 0
         if count + opens > len(self._unused):
-            return self._scrape(demand), False
+            return self._allocate_partly(demand), False
         seats = []
         if rest:
             left, number = (self.size, self._unused.pop()) if opens else self._partly.pop(spot)
-            self._leave(number, left - rest)
+            self._store_remainder(number, left - rest)
             seats.append((number, rest))
         seats += [(self._unused.pop(), self.size) for _ in range(count)]
         return seats, True
 
-    def unseat(self, seats: Seats) -> None:
+    def release(self, seats: DeviceAmounts) -> None:
         """Release devices."""
         for number, amount in seats:
             if amount < self.size:
@@ -120,11 +120,11 @@ class DeviceTray:
                         amount += left
                         del self._partly[spot]
                         break
-            self._leave(number, amount)
+            self._store_remainder(number, amount)
 
-    def _scrape(self, demand: int) -> Seats:
+    def _allocate_partly(self, demand: int) -> DeviceAmounts:
         """Allocate as much as possible, from the devices with most left."""
-        seats: Seats = []
+        seats: DeviceAmounts = []
         while demand and (self._unused or self._partly):
             if self._unused:
                 left, number = self.size, self._unused.pop()
@@ -132,11 +132,11 @@ class DeviceTray:
                 left, number = self._partly.pop()
             amount = min(left, demand)
             demand -= amount
-            self._leave(number, left - amount)
+            self._store_remainder(number, left - amount)
             seats.append((number, amount))
         return seats
 
-    def _leave(self, number: int, left: int) -> None:
+    def _store_remainder(self, number: int, left: int) -> None:
         if left == self.size:
             self._unused.append(number)
         elif left:

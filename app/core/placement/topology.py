@@ -14,13 +14,13 @@ from app.core.placement.assignment import Assignment, AssignmentRequest
 from app.core.placement.node_info import FreeCapacity
 from app.core.placement.node_scoring import NodeState, ScoredNodes
 from app.core.placement.topology_domains import (
-    NONE,
+    NO_FIGURES,
     Domain,
     Domains,
     Figures,
     Labels,
-    counted,
-    figures,
+    figures_of_capacity,
+    figures_of_state,
 )
 from app.core.podspec.equivalence_class import GangLayout
 
@@ -51,66 +51,73 @@ class TopologyPacking:
         self._states = states
         self._changed = changed
         self._attempt = attempt
-        self._manner = want.manner
+        self._gang_layout = want.gang_layout
         self._spread = style is PlacementStrategy.SPREAD
         self._equal = len(kinds) == 1 and not any(want.pins)
 
     def find_assignment(self) -> Assignment | None:
         """Return the node assignment, or None."""
-        span = span_of(self._manner, self._domains.levels)
+        span = relevant_levels(self._gang_layout, self._domains.levels)
         if span is None:
             return None
-        near = self._manner.near
+        near = self._gang_layout.topology
         head = span[:1] if near is not None and near.label in span else ()
         if self._spread:
             span = head
         for place in reversed(range(len(span))):
             labels = head if head and place == 0 else (*head, span[place])
-            for domain in self._holding(labels):
-                plan = self._narrowed(self._domains.nodes(labels)[domain], span[place + 1 :])
+            for domain in self._fitting_domains(labels):
+                plan = self._assign_in_few_domains(
+                    self._domains.nodes_by_domain(labels)[domain], span[place + 1 :]
+                )
                 if plan is not None:
                     return plan
-        if self._manner.confined:
+        if self._gang_layout.required_topology_label:
             return None
-        return self._narrowed(None, () if self._spread else span)
+        return self._assign_in_few_domains(None, () if self._spread else span)
 
-    def _holding(self, labels: Labels) -> Iterator[Domain]:
+    def _fitting_domains(self, labels: Labels) -> Iterator[Domain]:
         """Return the domains that could hold the whole workload, the tightest first."""
         sums = [self._sums(labels, ranking) for ranking, _ in self._kinds]
         counts = [count for _, count in self._kinds]
-        mates = self._mates(labels)
+        mates = self._gang_domains(labels)
         found = []
         for domain, (pods, free) in sums[0].items():
-            if all(s.get(domain, NONE)[0] >= n for s, n in zip(sums, counts, strict=True)):
+            if all(s.get(domain, NO_FIGURES)[0] >= n for s, n in zip(sums, counts, strict=True)):
                 left = (-free, -pods) if self._spread else (free, pods)
                 found.append((domain not in mates, left, domain))
-        allowed = {domain[0] for domain in self._mates(labels[:1])}
-        bound = bool(self._manner.confined and self._manner.beside)
+        allowed = {domain[0] for domain in self._gang_domains(labels[:1])}
+        bound = bool(self._gang_layout.required_topology_label and self._gang_layout.gang_nodes)
         return (d for _, _, d in sorted(found) if not bound or d[0] in allowed)
 
-    def _mates(self, labels: Labels) -> set[Domain]:
+    def _gang_domains(self, labels: Labels) -> set[Domain]:
         """Return the domains of the other pods of the gang."""
-        found = {self._domains.domain_of(name, labels) for name in self._manner.beside}
+        found = {self._domains.domain_of(name, labels) for name in self._gang_layout.gang_nodes}
         return {domain for domain in found if domain is not None}
 
     def _sums(self, labels: Labels, ranking: ScoredNodes) -> Mapping[Domain, Figures]:
-        sums = self._domains.sums(labels, ranking, self._states)
+        sums = self._domains.figures_by_domain(labels, ranking, self._states)
         if not self._changed:
             return sums
         fixed = dict(sums)
         for name, room in self._changed.items():
             domain = self._domains.domain_of(name, labels)
             if domain is not None and name in self._states:
-                before, after = figures(self._states[name].room, ranking), figures(room, ranking)
-                pods, free = fixed.get(domain, NONE)
+                before, after = (
+                    figures_of_capacity(self._states[name].free_capacity, ranking),
+                    figures_of_capacity(room, ranking),
+                )
+                pods, free = fixed.get(domain, NO_FIGURES)
                 fixed[domain] = (pods + after[0] - before[0], free + after[1] - before[1])
         return fixed
 
-    def _narrowed(self, names: Collection[NodeName] | None, levels: Labels) -> Assignment | None:
+    def _assign_in_few_domains(
+        self, names: Collection[NodeName] | None, levels: Labels
+    ) -> Assignment | None:
         """Assign to some nodes (None: all), in the fewest possible domains of each level."""
         fewer = names
         for level in levels:
-            chosen = self._fewest(fewer, level)
+            chosen = self._nodes_of_fewest_domains(fewer, level)
             if chosen is None:
                 break
             fewer = chosen
@@ -119,26 +126,26 @@ class TopologyPacking:
             plan = self._attempt(names)
         return plan
 
-    def _fewest(
+    def _nodes_of_fewest_domains(
         self, names: Collection[NodeName] | None, level: str
     ) -> Collection[NodeName] | None:
         """Return the nodes of the fewest domains of a level that hold all pods. None: too few."""
         if names is None:
-            members = self._domains.nodes((level,))
+            members = self._domains.nodes_by_domain((level,))
             each = [self._sums((level,), ranking) for ranking, _ in self._kinds]
-            held = {domain: [sums.get(domain, NONE) for sums in each] for domain in each[0]}
+            held = {domain: [sums.get(domain, NO_FIGURES) for sums in each] for domain in each[0]}
         else:
-            members, held = self._held(names, level)
+            members, held = self._figures_among(names, level)
         for number, (_, count) in enumerate(self._kinds):
             if sum(sums[number][0] for sums in held.values()) < count:
                 return None
-        mates = self._mates((level,))
+        mates = self._gang_domains((level,))
         if self._equal:
             chosen = _fewest_equal({d: s[0] for d, s in held.items()}, self._kinds[0][1], mates)
             return frozenset(name for domain in chosen for name in members[domain])
         return self._fewest_unequal(members, held, mates)
 
-    def _held(
+    def _figures_among(
         self, names: Collection[NodeName], level: str
     ) -> tuple[dict[Domain, list[NodeName]], dict[Domain, list[Figures]]]:
         """Return the given nodes by domain of a level, and how many pods of each kind fit there."""
@@ -149,10 +156,14 @@ class TopologyPacking:
             if domain is None or state is None:
                 continue
             members.setdefault(domain, []).append(name)
-            sums = held.setdefault(domain, [NONE] * len(self._kinds))
+            sums = held.setdefault(domain, [NO_FIGURES] * len(self._kinds))
             for number, (ranking, _) in enumerate(self._kinds):
                 changed = self._changed.get(name)
-                part = counted(state, ranking) if changed is None else figures(changed, ranking)
+                part = (
+                    figures_of_state(state, ranking)
+                    if changed is None
+                    else figures_of_capacity(changed, ranking)
+                )
                 sums[number] = (sums[number][0] + part[0], sums[number][1] + part[1])
         return members, held
 
@@ -179,27 +190,27 @@ class TopologyPacking:
         return None
 
 
-def span_of(manner: GangLayout, levels: Labels) -> Labels | None:
+def relevant_levels(manner: GangLayout, levels: Labels) -> Labels | None:
     """Return the levels of a pool that matter for a workload. None: it cannot use the pool."""
-    if manner.near is not None and manner.near.label in levels:
-        return levels[levels.index(manner.near.label) :]
-    return None if manner.confined else levels
+    if manner.topology is not None and manner.topology.label in levels:
+        return levels[levels.index(manner.topology.label) :]
+    return None if manner.required_topology_label else levels
 
 
-def grounds(domains: Domains, manner: GangLayout) -> list[Collection[NodeName]] | None:
+def domain_nodes(domains: Domains, manner: GangLayout) -> list[Collection[NodeName]] | None:
     """Return the nodes of each domain that a confined workload may use, in a fixed order.
 
     None: it may use any node. If other pods of its gang run, only their domain counts. If their
     nodes are in no domain, the list is empty.
     """
-    label = manner.confined
+    label = manner.required_topology_label
     if not label:
         return None
     if label not in domains.levels:
         return []
-    found = domains.nodes((label,))
-    mates = {domains.domain_of(name, (label,)) for name in manner.beside}
-    theirs = (domain for domain in sorted(found) if not manner.beside or domain in mates)
+    found = domains.nodes_by_domain((label,))
+    mates = {domains.domain_of(name, (label,)) for name in manner.gang_nodes}
+    theirs = (domain for domain in sorted(found) if not manner.gang_nodes or domain in mates)
     return [found[domain] for domain in theirs]
 
 
@@ -224,7 +235,7 @@ def _fewest_equal(held: Mapping[Domain, Figures], count: int, mates: set[Domain]
 Fill = Callable[[Collection[NodeName], int], list[NodeName] | None]
 """Assigns a number of pods to some nodes."""
 
-ELSEWHERE: Domain = ()
+NO_DOMAIN: Domain = ()
 
 
 class TopologySpreading:
@@ -232,10 +243,10 @@ class TopologySpreading:
 
     def __init__(self, domains: Domains, room: Mapping[NodeName, int], fill: Fill) -> None:
         self._domains = domains
-        self._room = room
+        self._pods_per_node = room
         self._fill = fill
 
-    def find(
+    def find_nodes(
         self, names: Collection[NodeName], levels: Labels, count: int
     ) -> list[NodeName] | None:
         """Return the nodes for `count` pods among `names`, or None."""
@@ -244,19 +255,19 @@ class TopologySpreading:
         members: dict[Domain, list[NodeName]] = {}
         room: dict[Domain, int] = {}
         for name in names:
-            domain = self._domains.domain_of(name, levels[:1]) or ELSEWHERE
+            domain = self._domains.domain_of(name, levels[:1]) or NO_DOMAIN
             members.setdefault(domain, []).append(name)
-            room[domain] = room.get(domain, 0) + self._room[name]
+            room[domain] = room.get(domain, 0) + self._pods_per_node[name]
         found: list[NodeName] = []
-        for domain, part in sorted(shared_out(room, count).items()):
-            nodes = self.find(frozenset(members[domain]), levels[1:], part)
+        for domain, part in sorted(spread_pods(room, count).items()):
+            nodes = self.find_nodes(frozenset(members[domain]), levels[1:], part)
             if nodes is None:
                 return None
             found += nodes
         return found if len(found) == count else None
 
 
-def shared_out(room: Mapping[Domain, int], count: int) -> dict[Domain, int]:
+def spread_pods(room: Mapping[Domain, int], count: int) -> dict[Domain, int]:
     """Return the number of pods per domain: as even as possible, with most free capacity first."""
     parts: dict[Domain, int] = {}
     line = [(0, -left, domain) for domain, left in room.items() if left > 0]

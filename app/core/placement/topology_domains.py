@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from app.core.model import NodeName
-from app.core.placement.node_info import FreeCapacity, IndexedRequest, capacity
+from app.core.placement.node_info import FreeCapacity, IndexedRequest, count_fitting
 from app.core.placement.node_scoring import NodeState, ScoredNodes
 
 Labels = tuple[str, ...]
@@ -19,7 +19,7 @@ Domain = tuple[str, ...]
 Figures = tuple[int, int]
 """How many pods of a kind fit, and how much of their scarcest resource is free."""
 
-NONE: Figures = (0, 0)
+NO_FIGURES: Figures = (0, 0)
 
 
 class Domains:
@@ -42,14 +42,14 @@ class Domains:
             return
         values = {level: labels[level] for level in self.levels if labels.get(level)}
         if self._values.get(name) != values:
-            self.drop(name)
+            self.drop_node(name)
             self._values[name] = values
             for known, domains in self._names.items():
                 domain = self.domain_of(name, known)
                 if domain is not None:
                     domains.setdefault(domain, set()).add(name)
 
-    def drop(self, name: NodeName) -> None:
+    def drop_node(self, name: NodeName) -> None:
         """Remove a node. An unknown name is ignored."""
         for labels, domains in self._names.items():
             domain = self.domain_of(name, labels)
@@ -58,9 +58,9 @@ class Domains:
                 if not domains[domain]:
                     del domains[domain]
         if self._values.pop(name, None) is not None:
-            self.note(name)
+            self.record_change(name)
 
-    def note(self, name: NodeName) -> None:
+    def record_change(self, name: NodeName) -> None:
         """Record that the free capacity or the labels of a node changed."""
         if not self.levels:
             return
@@ -76,7 +76,7 @@ class Domains:
         found = tuple([values[label] for label in labels if label in values])
         return found if len(found) == len(labels) else None
 
-    def nodes(self, labels: Labels) -> Mapping[Domain, Collection[NodeName]]:
+    def nodes_by_domain(self, labels: Labels) -> Mapping[Domain, Collection[NodeName]]:
         """Return the nodes of every domain, open or not, unordered."""
         domains = self._names.get(labels)
         if domains is None:
@@ -87,11 +87,11 @@ class Domains:
                     domains.setdefault(domain, set()).add(name)
         return domains
 
-    def sums(
+    def figures_by_domain(
         self, labels: Labels, ranking: ScoredNodes, states: Mapping[NodeName, NodeState]
     ) -> Mapping[Domain, Figures]:
         """Return the figures of each domain for a kind of pod. `states`: of the open nodes."""
-        key = (labels, ranking.ask, ranking.judge.scarce)
+        key = (labels, ranking.request, ranking.scorer.scarce)
         cached = self._figures.get(key)
         if cached is None:
             if len(self._figures) >= self.MOST_SUMS:
@@ -104,23 +104,23 @@ class Domains:
         else:
             cached.update(self, self._journal[cached.read - self._base :], ranking, states)
         cached.read = end
-        return cached.sums
+        return cached.by_domain
 
 
 class DomainFigures:
     """Figures of the domains of some labels for a kind of pod. `read`: position in the journal."""
 
-    __slots__ = ("_labels", "_parts", "read", "sums")
+    __slots__ = ("_labels", "_parts", "by_domain", "read")
 
     def __init__(self, labels: Labels) -> None:
-        self.sums: dict[Domain, Figures] = {}
+        self.by_domain: dict[Domain, Figures] = {}
         self.read = -1
         self._labels = labels
         self._parts: dict[NodeName, tuple[Domain, Figures]] = {}
 
     def clear(self) -> None:
         """Reset all figures."""
-        self.sums.clear()
+        self.by_domain.clear()
         self._parts.clear()
 
     def update(
@@ -137,25 +137,25 @@ class DomainFigures:
                 self._add(*known, -1)
             state, domain = states.get(name), domains.domain_of(name, self._labels)
             if state is not None and domain is not None:
-                part = counted(state, ranking)
+                part = figures_of_state(state, ranking)
                 self._parts[name] = (domain, part)
                 self._add(domain, part, 1)
 
     def _add(self, domain: Domain, part: Figures, sign: int) -> None:
-        pods, free = self.sums.get(domain, NONE)
-        self.sums[domain] = (pods + sign * part[0], free + sign * part[1])
+        pods, free = self.by_domain.get(domain, NO_FIGURES)
+        self.by_domain[domain] = (pods + sign * part[0], free + sign * part[1])
 
 
-def figures(room: FreeCapacity, ranking: ScoredNodes) -> Figures:
+def figures_of_capacity(room: FreeCapacity, ranking: ScoredNodes) -> Figures:
     """Return the figures of one node with this free capacity for a kind of pod."""
-    return capacity(room, ranking.ask), free_of(room, ranking.judge.scarce)
+    return count_fitting(room, ranking.request), free_amount(room, ranking.scorer.scarce)
 
 
-def counted(state: NodeState, ranking: ScoredNodes) -> Figures:
+def figures_of_state(state: NodeState, ranking: ScoredNodes) -> Figures:
     """Return the figures of one node in a state. The number of pods is cached."""
-    return ranking.capacity(state), free_of(state.room, ranking.judge.scarce)
+    return ranking.count_fitting(state), free_amount(state.free_capacity, ranking.scorer.scarce)
 
 
-def free_of(room: FreeCapacity, scarce: int | None) -> int:
+def free_amount(room: FreeCapacity, scarce: int | None) -> int:
     """Return the free amount of a resource by index; 0 if the index is None."""
     return 0 if scarce is None else room[0][scarce]

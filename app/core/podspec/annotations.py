@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
 
-from app.core.durations import duration
+from app.core.durations import parse_duration
 from app.core.errors import InvalidInput
 from app.core.model import Millis, NodeName, PlacementStrategy, TopologyConstraint
-from app.core.podspec.equivalence_class import ANYHOW, GangLayout
-from app.core.safe_text import quoted
+from app.core.podspec.equivalence_class import DEFAULT_LAYOUT, GangLayout
+from app.core.safe_text import quote_text
 from app.core.well_known import (
     ANNOTATION_CHECKPOINT_INTERVAL,
     ANNOTATION_GANG,
@@ -74,7 +74,7 @@ def checkpoint_interval(annotations: Annotations) -> Millis | None:
 def _some_time(annotations: Annotations, key: str) -> Millis | None:
     written = annotations.get(key)
     try:
-        return (duration(written) or None) if written is not None else None
+        return (parse_duration(written) or None) if written is not None else None
     except InvalidInput:
         return None
 
@@ -90,24 +90,25 @@ def named_gang(annotations: Annotations) -> tuple[str, int]:
     A gang without a valid size could never be complete, so its pods are released separately.
     """
     name = annotations.get(ANNOTATION_GANG, "").strip()
-    count = whole(annotations.get(ANNOTATION_GANG_SIZE, ""))
+    count = parse_gang_size(annotations.get(ANNOTATION_GANG_SIZE, ""))
     return (name, count) if name and name != OF_THE_JOB and count > 1 else ALONE
 
 
-def least_of_gang(annotations: Annotations) -> int:
+def gang_min_count(annotations: Annotations) -> int:
     """Return how many pods the gang needs to start; 0 means all, also if the value is invalid."""
-    return whole(annotations.get(ANNOTATION_GANG_MIN, ""))
+    return parse_gang_size(annotations.get(ANNOTATION_GANG_MIN, ""))
 
 
-def refused_least(annotations: Annotations) -> str:
+def gang_min_error(annotations: Annotations) -> str:
     """Return why the minimum of a gang is refused; "" if it is valid or absent."""
     written = annotations.get(ANNOTATION_GANG_MIN)
     if written is None:
         return ""
-    least = whole(written)
+    least = parse_gang_size(written)
     if not least:
         return (
-            f"Fairgate: {ANNOTATION_GANG_MIN}: {quoted(written)} is not a whole number from 1 to "
+            f"Fairgate: {ANNOTATION_GANG_MIN}: {quote_text(written)} is not a whole number from 1 "
+            "to "
             f"{LARGEST_GANG}; write the number of pods that the gang needs to start, or remove the "
             "annotation."
         )
@@ -125,7 +126,7 @@ def refused_least(annotations: Annotations) -> str:
     return ""
 
 
-def whole(size: str) -> int:
+def parse_gang_size(size: str) -> int:
     """Return the gang size in a text; 0 if the text is not a valid size."""
     size = size.strip()
     if not (size.isascii() and size.isdecimal()):
@@ -134,7 +135,7 @@ def whole(size: str) -> int:
     return count if count <= LARGEST_GANG else 0
 
 
-def unknown(labels: Mapping[str, str], annotations: Annotations) -> Iterator[str]:
+def unknown_key_warnings(labels: Mapping[str, str], annotations: Annotations) -> Iterator[str]:
     """Yield a warning for each `fairgate.io/` key that neither users nor Fairgate write.
 
     An annotation for users is unknown among the labels.
@@ -153,7 +154,7 @@ def unknown(labels: Mapping[str, str], annotations: Annotations) -> Iterator[str
             )
 
 
-def reserved(keys: Iterable[str], result: str) -> Iterator[str]:
+def reserved_key_warnings(keys: Iterable[str], result: str) -> Iterator[str]:
     """Yield a warning for each key that only Fairgate writes, with the `result` for its value."""
     for key in sorted(WRITTEN_KEYS.intersection(keys)):
         near = _nearest(key, 0.8)
@@ -172,12 +173,12 @@ def _nearest(key: str, least: float = 0.6) -> str:
     return _NAMES[near[0]] if near else ""
 
 
-def misread(annotations: Annotations) -> Iterator[str]:
+def annotation_warnings(annotations: Annotations) -> Iterator[str]:
     """Yield a warning for every annotation that is probably a mistake."""
     for key, kind in _TIMES.items():
         if key in annotations and _some_time(annotations, key) is None:
             yield (
-                f"Fairgate: {key}: {quoted(annotations[key])} is not {kind} such as "
+                f"Fairgate: {key}: {quote_text(annotations[key])} is not {kind} such as "
                 "90s, 5m or 1h30m, so it is ignored; correct it."
             )
     gang = annotations.get(ANNOTATION_GANG, "").strip()
@@ -185,18 +186,20 @@ def misread(annotations: Annotations) -> Iterator[str]:
     is_named = gang not in ("", OF_THE_JOB) and size.strip() != "1"
     if is_named and named_gang(annotations) == ALONE:
         yield (
-            f"Fairgate: {ANNOTATION_GANG_SIZE}: {quoted(size)} is not a whole number from 1 to "
-            f"{LARGEST_GANG}, so this pod waits alone and not with gang {quoted(gang)}; create it "
+            f"Fairgate: {ANNOTATION_GANG_SIZE}: {quote_text(size)} is not a whole number from 1 to "
+            f"{LARGEST_GANG}, so this pod waits alone and not with gang {quote_text(gang)}; create "
+            "it "
             "again with the number of its pods."
         )
     preemptible = annotations.get(ANNOTATION_PREEMPTIBLE, "true")
     if preemptible not in ("true", "false"):
         yield (
-            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {quoted(preemptible)} is neither true nor false, "
+            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {quote_text(preemptible)} is neither true nor "
+            "false, "
             'so this pod may be evicted; write "false" if it must not be.'
         )
-    yield from style_misread(annotations)
-    yield from level_misread(annotations)
+    yield from placement_warnings(annotations)
+    yield from topology_warnings(annotations)
 
 
 _LABEL = re.compile(
@@ -207,12 +210,12 @@ _STYLES = {style.value: style for style in PlacementStrategy}
 _WORDS = {"required": True, "preferred": False}
 
 
-def named_style(annotations: Annotations) -> PlacementStrategy | None:
+def named_placement(annotations: Annotations) -> PlacementStrategy | None:
     """Return the placement style that the user requests. None if absent or invalid."""
     return _STYLES.get(annotations.get(ANNOTATION_PLACEMENT, "").strip())
 
 
-def named_level(annotations: Annotations) -> TopologyConstraint | None:
+def named_topology(annotations: Annotations) -> TopologyConstraint | None:
     """Return the topology level that the user requests for the gang. None if absent or invalid."""
     word, colon, label = annotations.get(ANNOTATION_TOPOLOGY, "").strip().partition(":")
     label = label.strip()
@@ -226,28 +229,29 @@ def is_label(text: str) -> bool:
     return _LABEL.fullmatch(text) is not None
 
 
-def style_misread(annotations: Annotations) -> Iterator[str]:
+def placement_warnings(annotations: Annotations) -> Iterator[str]:
     """Yield a warning if the placement annotation is invalid."""
     written = annotations.get(ANNOTATION_PLACEMENT)
-    if written is not None and named_style(annotations) is None:
+    if written is not None and named_placement(annotations) is None:
         yield (
-            f"Fairgate: {ANNOTATION_PLACEMENT}: {quoted(written)} is neither pack nor spread, so "
+            f"Fairgate: {ANNOTATION_PLACEMENT}: {quote_text(written)} is neither pack nor spread, "
+            "so "
             "this pod is laid out as its pool is; correct it."
         )
 
 
-def level_misread(annotations: Annotations) -> Iterator[str]:
+def topology_warnings(annotations: Annotations) -> Iterator[str]:
     """Yield a warning if the topology annotation is invalid."""
     written = annotations.get(ANNOTATION_TOPOLOGY)
-    if written is not None and named_level(annotations) is None:
+    if written is not None and named_topology(annotations) is None:
         yield (
-            f"Fairgate: {ANNOTATION_TOPOLOGY}: {quoted(written, 80)} is not required:LABEL or "
+            f"Fairgate: {ANNOTATION_TOPOLOGY}: {quote_text(written, 80)} is not required:LABEL or "
             "preferred:LABEL, LABEL being a label of nodes, so its gang may stand anywhere; "
             "correct it."
         )
 
 
-def manner_of(
+def gang_layout_of(
     styles: Iterable[PlacementStrategy | None],
     nears: Iterable[TopologyConstraint | None],
     beside: Iterable[NodeName],
@@ -260,10 +264,10 @@ def manner_of(
     named = (n for n in nears if n is not None)
     near = min(named, key=lambda n: (not n.required, n.label), default=None)
     if near is None:
-        return ANYHOW if style is None else GangLayout(style)
+        return DEFAULT_LAYOUT if style is None else GangLayout(style)
     return GangLayout(style, near, tuple(sorted(set(beside))))
 
 
-def alone(style: PlacementStrategy | None) -> GangLayout:
+def single_pod_layout(style: PlacementStrategy | None) -> GangLayout:
     """Return the layout of a pod without a gang. Topology levels do not apply to it."""
-    return ANYHOW if style is None else GangLayout(style)
+    return DEFAULT_LAYOUT if style is None else GangLayout(style)

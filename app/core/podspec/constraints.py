@@ -17,10 +17,10 @@ _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _PLAIN = re.compile(r"0|-?[1-9]\d{0,18}", re.ASCII)
 _LONGEST = 1 << 63
 
-BARRING = frozenset(("NoSchedule", "NoExecute"))
+EXCLUDING_EFFECTS = frozenset(("NoSchedule", "NoExecute"))
 """Effects that exclude pods from a node. PreferNoSchedule is only a preference."""
 
-FOLLOWING = frozenset(
+READINESS_TAINTS = frozenset(
     f"node.kubernetes.io/{word}" for word in ("not-ready", "unreachable", "unschedulable")
 )
 """Taints that repeat the readiness of a node. The node controller adds and removes them."""
@@ -53,7 +53,7 @@ class Toleration(NamedTuple):
     effect: str = ""
     seconds: int | None = None
 
-    def bears(self, taint: Taint) -> bool:
+    def tolerates(self, taint: Taint) -> bool:
         """Return whether the toleration matches a taint."""
         if self.effect and self.effect != taint.effect:
             return False
@@ -86,7 +86,7 @@ class NodeSelectorRequirement(NamedTuple):
     operator: str
     values: Collection[str] = ()
 
-    def holds(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels meet the requirement. NotIn is also met if the label is absent."""
         found = labels.get(self.key)
         match self.operator:
@@ -101,7 +101,7 @@ class NodeSelectorRequirement(NamedTuple):
             case "Gt" | "Lt":
                 if found is None or len(self.values) != 1:
                     return False
-                own, its = whole(next(iter(self.values))), whole(found)
+                own, its = parse_whole_number(next(iter(self.values))), parse_whole_number(found)
                 if own is None or its is None:
                     return False
                 return its > own if self.operator == "Gt" else its < own
@@ -114,7 +114,7 @@ class NodeSelectorRequirement(NamedTuple):
                 return f"{self.key}={next(iter(self.values))}"
             case "In" | "NotIn":
                 word = "in" if self.operator == "In" else "not in"
-                return f"{self.key} {word} ({listed(self.values)})"
+                return f"{self.key} {word} ({shorten_list(self.values)})"
             case "Exists":
                 return f"a label {self.key}"
             case "DoesNotExist":
@@ -131,19 +131,19 @@ class NodeSelectorTerm(NamedTuple):
     expressions: tuple[NodeSelectorRequirement, ...] = ()
     fields: tuple[NodeSelectorRequirement, ...] = ()
 
-    def holds(self, name: str, labels: Mapping[str, str]) -> bool:
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         """Return whether a node meets the term. No node meets an empty term."""
         if not self.expressions and not self.fields:
             return False
         named = {NAME_FIELD: name}
-        return all(each.holds(labels) for each in self.expressions) and all(
-            each.holds(named) for each in self.fields
+        return all(each.matches(labels) for each in self.expressions) and all(
+            each.matches(named) for each in self.fields
         )
 
     def __str__(self) -> str:
         """Return the term in words."""
         written = (*self.expressions, *self.fields)
-        return listed(map(str, written[: LISTED + 1]), " and ", len(written)) or "nothing"
+        return shorten_list(map(str, written[: LISTED + 1]), " and ", len(written)) or "nothing"
 
 
 RequiredAffinity = tuple[NodeSelectorTerm, ...]
@@ -189,11 +189,11 @@ class NodeConstraints:
     def __repr__(self) -> str:
         return f"Terms({self.selector!r}, {self.affinity!r}, {self.tolerations!r})"
 
-    def suits(self, name: str, labels: Mapping[str, str]) -> bool:
+    def matches_node(self, name: str, labels: Mapping[str, str]) -> bool:
         """Return whether the labels and the name of a node meet the selector and the affinity."""
-        if not has_all(labels, self.selector):
+        if not contains_labels(labels, self.selector):
             return False
-        return self.affinity is None or any(term.holds(name, labels) for term in self.affinity)
+        return self.affinity is None or any(term.matches(name, labels) for term in self.affinity)
 
 
 _IN_USE: WeakValueDictionary[object, NodeConstraints] = WeakValueDictionary()
@@ -202,7 +202,7 @@ _NUMBERS = count()
 ANYWHERE = NodeConstraints()
 
 
-class PodDistanceRule(Enum):
+class DistanceRuleKind(Enum):
     """The kinds of distance rules between pods."""
 
     APART = "required pod anti-affinity"
@@ -224,57 +224,63 @@ class PodDistanceRule(Enum):
     itself."""
 
 
-class PodDistanceRules(NamedTuple):
-    """A distance rule between pods of one group. A domain is a value of the label `key`.
+class PodDistanceRule(NamedTuple):
+    """A distance rule between pods of one group. A domain is a value of the label `topology_key`.
 
-    `least`: with fewer domains, the domain with fewest pods counts as empty. `honors_terms`,
+    `min_domains`: with fewer domains, the domain with fewest pods counts as empty.
+    `honors_node_affinity`,
     `honors_taints`: only nodes that match the node constraints, or the tolerations, of the pod form
     domains.
     """
 
-    distance: PodDistanceRule
-    key: str
+    kind: DistanceRuleKind
+    topology_key: str
     group: str
-    skew: int = 1
-    least: int = 0
-    honors_terms: bool = True
+    max_skew: int = 1
+    min_domains: int = 0
+    honors_node_affinity: bool = True
     honors_taints: bool = False
 
     def __str__(self) -> str:
         """Return the rule in words."""
-        return f"{self.distance.value} by {self.key}"
+        return f"{self.kind.value} by {self.topology_key}"
 
 
-def listed(words: Iterable[str], between: str = ", ", count: int | None = None) -> str:
+def shorten_list(words: Iterable[str], between: str = ", ", count: int | None = None) -> str:
     """Return the first `LISTED` words and the number of the others. `count`: the total number."""
     written = list(words)
     more = (len(written) if count is None else count) - LISTED
     return between.join(written[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def has_all(labels: Mapping[str, str], wanted: Iterable[tuple[str, str]]) -> bool:
+def contains_labels(labels: Mapping[str, str], wanted: Iterable[tuple[str, str]]) -> bool:
     """Return whether labels contain all these keys with these values."""
     return all(labels.get(key) == value for key, value in wanted)
 
 
-def unborne(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
+def first_untolerated_taint(
+    taints: Iterable[Taint], tolerations: Iterable[Toleration]
+) -> Taint | None:
     """Return the first taint that no toleration matches. None if the node may be used."""
     for taint in taints:
-        if taint.effect in BARRING and not any(each.bears(taint) for each in tolerations):
+        if taint.effect in EXCLUDING_EFFECTS and not any(
+            each.tolerates(taint) for each in tolerations
+        ):
             return taint
     return None
 
 
-def telling(tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
+def relevant_tolerations(tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
     """Return the tolerations that can affect the result. Kubernetes adds others to every pod."""
     return tuple(
         each
         for each in tolerations
-        if each.key not in FOLLOWING and (not each.effect or each.effect in BARRING)
+        if each.key not in READINESS_TAINTS
+        and (not each.effect or each.effect in EXCLUDING_EFFECTS)
     )
 
 
-def whole(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Return the number that Gt and Lt compare. None if the text is not a number."""
     return _number(_WHOLE, text)
 

@@ -18,7 +18,7 @@ SHARED = Resource("nvidia.com/gpu.shared")
 CORES = Resource("nvidia.com/gpucores")
 MEMORY = Resource("nvidia.com/gpumem")
 
-SIDES = frozenset({CORES, MEMORY})
+HAMI_DIMENSIONS = frozenset({CORES, MEMORY})
 """HAMi resources that are two dimensions of the same device. The larger fraction counts, not the
 sum."""
 
@@ -34,9 +34,9 @@ LABEL_GKE_CLIENTS = "cloud.google.com/gke-max-shared-clients-per-gpu"
 _NUMBER = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 
 
-def is_part(resource: Resource) -> bool:
+def is_device_fraction(resource: Resource) -> bool:
     """Return whether the name of a resource denotes part of a device."""
-    return resource == SHARED or resource in SIDES or is_slice(resource)
+    return resource == SHARED or resource in HAMI_DIMENSIONS or is_slice(resource)
 
 
 def whole_devices(demand: Amounts) -> int:
@@ -45,27 +45,27 @@ def whole_devices(demand: Amounts) -> int:
     A pod that requests cores or memory of a device occupies no whole device. The result is valid
     only on nodes of HAMi.
     """
-    return 0 if any(demand.get(side, 0) for side in SIDES) else demand.get(WHOLE, 0)
+    return 0 if any(demand.get(side, 0) for side in HAMI_DIMENSIONS) else demand.get(WHOLE, 0)
 
 
-def devices_in(offer: Amounts, told: Mapping[Resource, Fraction]) -> Fraction:
+def count_devices(offer: Amounts, told: Mapping[Resource, Fraction]) -> Fraction:
     """Return how many devices the amounts of a node add up to. `told`: fraction of each resource.
 
     Devices, cores and memory of HAMi describe the same devices: only the largest counts.
     """
     parts = {r: told[r] * value for r, value in offer.items() if r in told and value > 0}
-    beside = {WHOLE, *SIDES}
+    beside = {WHOLE, *HAMI_DIMENSIONS}
     largest = max((v for r, v in parts.items() if r in beside), default=Fraction(0))
     return largest + sum((v for r, v in parts.items() if r not in beside), Fraction(0))
 
 
-def about_devices(demand: Amounts) -> Fraction:
+def estimate_devices(demand: Amounts) -> Fraction:
     """Return how many whole devices a demand is, as far as the names of its resources say.
 
     A slice counts as its fraction, HAMi cores as hundredths. Any other device counts as one.
     """
     found = Fraction(0)
-    has_sides = any(demand.get(side, 0) for side in SIDES)
+    has_sides = any(demand.get(side, 0) for side in HAMI_DIMENSIONS)
     for resource, value in demand.items():
         if resource == CORES:
             found += Fraction(value, WHOLE_CORES)
@@ -89,14 +89,14 @@ def prices(
     """
     found: dict[Resource, Fraction] = {}
     for resource, value in offer.items():
-        if value > 0 and (resource == WHOLE or is_part(resource)):
+        if value > 0 and (resource == WHOLE or is_device_fraction(resource)):
             price = _price(resource, labels, offer, memory)
             if price is not None:
                 found[resource] = price
     return found
 
 
-def sizes(
+def device_sizes(
     labels: Mapping[str, str], offer: Amounts, memory: int | None = None
 ) -> dict[Resource, int]:
     """Return the size of one device in units of its HAMi resources. `memory`: see `prices`."""
@@ -129,7 +129,7 @@ def _price(
 def _of_plain(labels: Mapping[str, str], offer: Amounts, memory: int | None) -> Fraction:
     """Return the fraction of a device that one `nvidia.com/gpu` is: HAMi, MIG or time-shared."""
     seats = offer[WHOLE]
-    if any(offer.get(side, 0) > 0 for side in SIDES):
+    if any(offer.get(side, 0) > 0 for side in HAMI_DIMENSIONS):
         devices = _devices(labels, offer, memory)
         return min(Fraction(1), devices / seats) if devices else Fraction(1)
     product = labels.get(LABEL_PRODUCT, "")

@@ -53,12 +53,12 @@ class NodeReach:
     selector: RequiredAffinity | None = None
     every: bool = False
 
-    def holds(self, name: NodeName, labels: Mapping[str, str]) -> bool:
+    def matches(self, name: NodeName, labels: Mapping[str, str]) -> bool:
         """Return whether a node can use the device."""
         if self.node is not None:
             return name == self.node
         if self.selector is not None:
-            return any(term.holds(name, labels) for term in self.selector)
+            return any(term.matches(name, labels) for term in self.selector)
         return self.every
 
 

@@ -30,9 +30,9 @@ Amount = int | str | None
 class DisruptionBudget:
     """One PodDisruptionBudget.
 
-    `selector`: None selects no pod, an empty tuple selects every pod of the namespace. `observed`:
-    the disruption controller has seen this version. `expected` and `allowed`: its numbers of
-    expected pods and of allowed disruptions.
+    `selector`: None selects no pod, an empty tuple selects every pod of the namespace.
+    `is_observed`: the disruption controller has seen this version. `expected_pods` and
+    `disruptions_allowed`: its numbers of expected pods and of allowed disruptions.
     """
 
     namespace: str
@@ -40,9 +40,9 @@ class DisruptionBudget:
     selector: tuple[NodeSelectorRequirement, ...] | None = None
     min_available: Amount = None
     max_unavailable: Amount = None
-    observed: bool = False
-    expected: int = 0
-    allowed: int = 0
+    is_observed: bool = False
+    expected_pods: int = 0
+    disruptions_allowed: int = 0
 
     @property
     def terms(self) -> int:
@@ -53,9 +53,9 @@ class DisruptionBudget:
         """Return whether it selects a pod of its namespace. None: the pod has too many labels."""
         if self.selector is None:
             return False
-        return labels is None or all(each.holds(labels) for each in self.selector)
+        return labels is None or all(each.matches(labels) for each in self.selector)
 
-    def keeps(self, pods: int) -> bool:
+    def blocks_eviction(self, pods: int) -> bool:
         """Return whether the budget blocks the eviction of one of `pods` covered pods.
 
         If more pods are covered than the controller expects, its status is old or the number is
@@ -64,10 +64,10 @@ class DisruptionBudget:
         """
         if _is_none(self.max_unavailable) or _is_all(self.min_available):
             return True
-        if not self.observed or self.allowed < 1:
+        if not self.is_observed or self.disruptions_allowed < 1:
             return True
         counts = self.max_unavailable is None and isinstance(self.min_available, int)
-        return not counts and pods > self.expected
+        return not counts and pods > self.expected_pods
 
 
 def selects(

@@ -13,7 +13,7 @@ from app.core.model import (
     PoolName,
     TopologyConstraint,
 )
-from app.core.podspec.constraints import NodeConstraints, PodDistanceRules
+from app.core.podspec.constraints import NodeConstraints, PodDistanceRule
 
 Parts = tuple[tuple[Amounts, int], ...]
 """The pods of a workload: the requests of each kind, and the number of pods of each kind."""
@@ -24,48 +24,49 @@ Pins = tuple[NodeSet, ...]
 
 @dataclass(frozen=True, slots=True)
 class GangLayout:
-    """The layout of a workload. `style` None: the style of its pool.
+    """The layout of a workload. `placement_strategy` None: the style of its pool.
 
-    `near`: the topology level that keeps it together; None: as close as the levels of its pool
-    allow. `beside`: the nodes that run the other pods of its gang.
+    `topology`: the topology level that keeps it together; None: as close as the levels of its pool
+    allow. `gang_nodes`: the nodes that run the other pods of its gang.
     """
 
-    style: PlacementStrategy | None = None
-    near: TopologyConstraint | None = None
-    beside: tuple[NodeName, ...] = ()
+    placement_strategy: PlacementStrategy | None = None
+    topology: TopologyConstraint | None = None
+    gang_nodes: tuple[NodeName, ...] = ()
 
     @property
-    def confined(self) -> str:
+    def required_topology_label(self) -> str:
         """The label with one value on all its nodes. Empty string: not confined to a domain."""
-        return self.near.label if self.near is not None and self.near.required else ""
+        return self.topology.label if self.topology is not None and self.topology.required else ""
 
 
-ANYHOW = GangLayout()
+DEFAULT_LAYOUT = GangLayout()
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class EquivalenceClass:
     """Requests and constraints of a workload. Instances are interned and compared by identity.
 
-    `total`: the sum of the parts. `lifetime`: the declared run time. `pins` and `terms`: the
-    allowed nodes of each part (see `Allocations.pins`). `spacings`: the distance rules of each
-    part. These three are empty if no part has any.
+    `total`: the sum of the parts. `lifetime`: the declared run time. `node_sets` and
+    `node_constraints`: the allowed nodes of each part (see `Allocations.allowed_nodes_by_part`).
+    `distance_rules`: the distance rules of each part. These three are empty if no part has any.
 
-    `sized`: it declares the device memory that it needs, so the smallest sufficient devices are
-    best. `keeper`: why a disruption budget would block its eviction. `owned`: a controller owns
-    each pod. `apart`: kube-scheduler may have a valid reason not to report on one of its pods.
+    `has_gpu_memory`: it declares the device memory that it needs, so the smallest sufficient
+    devices are best. `budget_reason`: why a disruption budget would block its eviction. `is_owned`:
+    a controller owns each pod. `scheduler_may_be_silent`: kube-scheduler may have a valid reason
+    not to report on one of its pods.
     """
 
-    parts: Parts
+    request_counts: Parts
     total: Amounts
     pools: tuple[PoolName, ...]
     lifetime: Millis | None = None
     preemptible: bool = True
-    pins: Pins = ()
-    terms: tuple[NodeConstraints, ...] = ()
-    spacings: tuple[tuple[PodDistanceRules, ...], ...] = ()
-    manner: GangLayout = ANYHOW
-    sized: bool = False
-    keeper: str = ""
-    owned: bool = True
-    apart: bool = False
+    node_sets: Pins = ()
+    node_constraints: tuple[NodeConstraints, ...] = ()
+    distance_rules: tuple[tuple[PodDistanceRule, ...], ...] = ()
+    layout: GangLayout = DEFAULT_LAYOUT
+    has_gpu_memory: bool = False
+    budget_reason: str = ""
+    is_owned: bool = True
+    scheduler_may_be_silent: bool = False

@@ -15,7 +15,7 @@ from app.core.errors import InvalidInput, InvalidQuantity
 from app.core.model import Amounts
 from app.core.podspec.device_fractions import CORES, MEMORY, SHARED, SHARES, WHOLE, slice_memory
 from app.core.quantities import GIB, MIB, ManagedResources, parse_quantity
-from app.core.safe_text import quoted
+from app.core.safe_text import quote_text
 from app.core.well_known import ANNOTATION_GPU_MEMORY, ANNOTATION_MODEL_SIZE
 
 _KNOWN = {"7B": 13 * GIB, "13B": 26 * GIB, "70B": 140 * GIB}
@@ -36,22 +36,22 @@ class MemoryNeed:
     own: int
     devices: int
 
-    def holds(self, each: int | None) -> bool | None:
+    def is_met_by(self, each: int | None) -> bool | None:
         """Return whether devices of `each` bytes suffice. None if their memory is unknown."""
         if self.own >= self.needed or not self.devices:
             return self.own >= self.needed
         return None if each is None else self.own + self.devices * each >= self.needed
 
 
-def stated(annotations: Mapping[str, str]) -> int:
+def declared_memory(annotations: Mapping[str, str]) -> int:
     """Return the device memory that a pod declares, in bytes; 0 if absent or invalid."""
     try:
-        return needed(annotations)
+        return parse_declared_memory(annotations)
     except InvalidInput:
         return 0
 
 
-def needed(annotations: Mapping[str, str]) -> int:
+def parse_declared_memory(annotations: Mapping[str, str]) -> int:
     """Return the device memory that a pod declares, in bytes; 0 if absent. Raises InvalidInput.
 
     The memory annotation comes before the model size, which is only an estimate.
@@ -82,19 +82,22 @@ def need_of(needed: int, demand: Amounts, managed: ManagedResources) -> MemoryNe
     return MemoryNeed(needed, own, devices)
 
 
-def lack(need: MemoryNeed, each: int | None) -> str:
+def describe_shortage(need: MemoryNeed, each: int | None) -> str:
     """Return why devices of `each` bytes are too small. Empty string if sufficient or unknown."""
-    if need.holds(each) is not False:
+    if need.is_met_by(each) is not False:
         return ""
     if not need.devices:
-        return f"it needs {shown(need.needed)} of device memory, and asks for {shown(need.own)}"
-    one = f"{need.devices} devices of {shown(each or 0)} each"
-    those = one if need.devices > 1 else f"1 device of {shown(each or 0)}"
-    also = f" and {shown(need.own)} besides" if need.own else ""
-    return f"it needs {shown(need.needed)} of device memory, and asks for {those}{also}"
+        return (
+            f"it needs {format_memory(need.needed)} of device memory, and asks for "
+            f"{format_memory(need.own)}"
+        )
+    one = f"{need.devices} devices of {format_memory(each or 0)} each"
+    those = one if need.devices > 1 else f"1 device of {format_memory(each or 0)}"
+    also = f" and {format_memory(need.own)} besides" if need.own else ""
+    return f"it needs {format_memory(need.needed)} of device memory, and asks for {those}{also}"
 
 
-def written(annotations: Mapping[str, str]) -> str:
+def declaring_annotation(annotations: Mapping[str, str]) -> str:
     """Return the annotation that declares the device memory, as the user wrote it."""
     for key in (ANNOTATION_GPU_MEMORY, ANNOTATION_MODEL_SIZE):
         if key in annotations:
@@ -102,7 +105,7 @@ def written(annotations: Mapping[str, str]) -> str:
     return ""
 
 
-def shown(value: int) -> str:
+def format_memory(value: int) -> str:
     """Return bytes in readable form: GiB with at most two decimals."""
     hundredths = (value * 100 + GIB - 1) // GIB
     whole, rest = divmod(hundredths, 100)
@@ -114,11 +117,13 @@ def _memory(text: str) -> int:
         value = parse_quantity(text.strip())
     except InvalidQuantity as error:
         raise InvalidInput(
-            f"{ANNOTATION_GPU_MEMORY}: {quoted(text)} is not an amount of memory; write it as 40Gi."
+            f"{ANNOTATION_GPU_MEMORY}: {quote_text(text)} is not an amount of memory; write it as "
+            "40Gi."
         ) from error
     if value < MIB:
         raise InvalidInput(
-            f"{ANNOTATION_GPU_MEMORY}: {quoted(text)} is less than 1Mi, which no model fits in; "
+            f"{ANNOTATION_GPU_MEMORY}: {quote_text(text)} is less than 1Mi, which no model fits "
+            "in; "
             "write it with its unit, as 40Gi."
         )
     return -(-value.numerator // value.denominator)
@@ -130,7 +135,8 @@ def _model(text: str) -> int:
     parameters = Fraction(match[1]) * _PARAMETERS[match[2]] if match else Fraction(0)
     if not parameters:
         raise InvalidInput(
-            f"{ANNOTATION_MODEL_SIZE}: {quoted(text)} is not a number of parameters; write it as "
+            f"{ANNOTATION_MODEL_SIZE}: {quote_text(text)} is not a number of parameters; write it "
+            "as "
             "7B, 13B, 70B or 0.5B, or state the memory in " + ANNOTATION_GPU_MEMORY + "."
         )
     if name in _KNOWN:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from app.core.errors import InvalidQuantity
 from app.core.model import Amounts, Resource
-from app.core.podspec.device_fractions import SIDES, WHOLE
-from app.core.quantities import CPU, PODS, add, amounts, largest
+from app.core.podspec.device_fractions import HAMI_DIMENSIONS, WHOLE
+from app.core.quantities import CPU, PODS, add_amounts, max_amounts, parse_amounts
 
 Quantities = Mapping[str, str | int | float]
 
@@ -36,7 +36,7 @@ class ContainerRequest:
     """The node refused the resize to `requests`, so a granted cpu or memory replaces them."""
 
 
-def reserved(
+def effective_requests(
     containers: Sequence[ContainerRequest],
     inits: Sequence[ContainerRequest] = (),
     pod_level: ContainerRequest | None = None,
@@ -61,7 +61,7 @@ def reserved(
             peak[resource] = max(peak.get(resource, 0), at_init)
             if init.restartable:
                 sidecars[resource] = at_init
-    total = largest(add(main, sidecars), peak)
+    total = max_amounts(add_amounts(main, sidecars), peak)
     if pod_level is not None:
         # The API server accepts only these resources at pod level. Only containers request devices.
         # The status also sums up resources that the pod level does not state.
@@ -69,7 +69,7 @@ def reserved(
         wanted = _wanted(pod_level).items()
         total.update({r: value for r, value in wanted if r in stated and _is_shared(r)})
     if overhead:
-        total = add(total, _positive(overhead))
+        total = add_amounts(total, _positive(overhead))
     total[PODS] = 1
     return {resource: value for resource, value in total.items() if value}
 
@@ -89,22 +89,24 @@ def _resized(stated: Amounts, ask: ContainerRequest) -> Amounts:
     """Return the largest of the stated and granted amounts, as kube-scheduler counts a resize."""
     granted: dict[Resource, int] = {}
     for quantities in ask.granted:
-        granted = largest(granted, _positive({r: v for r, v in quantities.items() if r in RESIZED}))
+        granted = max_amounts(
+            granted, _positive({r: v for r, v in quantities.items() if r in RESIZED})
+        )
     if ask.infeasible:
         stated = {resource: value for resource, value in stated.items() if resource not in granted}
-    return largest(stated, granted)
+    return max_amounts(stated, granted)
 
 
 def _of_all_devices(asked: Amounts) -> Amounts:
     """Return a request with HAMi cores and memory as totals. As written, they are per device."""
     count = asked.get(WHOLE, 0)
-    if count < 2 or not any(side in asked for side in SIDES):
+    if count < 2 or not any(side in asked for side in HAMI_DIMENSIONS):
         return asked
-    return {r: value * count if r in SIDES else value for r, value in asked.items()}
+    return {r: value * count if r in HAMI_DIMENSIONS else value for r, value in asked.items()}
 
 
 def _positive(quantities: Quantities) -> dict[Resource, int]:
-    parsed = amounts(quantities)
+    parsed = parse_amounts(quantities)
     for resource, value in parsed.items():
         if value < 0:
             raise InvalidQuantity(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.core.model import NO_UID, Amounts, Pod, Resource, Uid
 from app.core.podspec.constraints import Toleration
 from app.core.podspec.devices import DeviceId
-from app.core.quantities import ManagedResources, add, largest
+from app.core.quantities import ManagedResources, add_amounts, max_amounts
 
 FINALIZER = "fairgate.io/claim-in-use"
 """Prevents reuse of a claim's name while a pod that was released for the claim is unfinished."""
@@ -57,23 +57,23 @@ class AllocatedDevice(NamedTuple):
 class ResourceClaim:
     """One ResourceClaim. Its requests never change. A later claim may have the same name.
 
-    `owner`: the pod for which it was generated; None if a user wrote it. `of_group`: it was
-    generated for a group of pods. `of_extended`: kube-scheduler made it for the extended resources
-    of its owner. `allocated`: its devices, None before the allocation. `protected`: it has
-    Fairgate's finalizer. `version`: its resourceVersion.
+    `owner`: the pod for which it was generated; None if a user wrote it. `is_of_group`: it was
+    generated for a group of pods. `is_of_extended_resources`: kube-scheduler made it for the
+    extended resources of its owner. `allocated_devices`: its devices, None before the allocation.
+    `has_finalizer`: it has Fairgate's finalizer. `resource_version`: its resourceVersion.
     """
 
     namespace: str
     name: str
     requests: tuple[Alternatives, ...]
     owner: Uid | None = None
-    of_group: bool = False
+    is_of_group: bool = False
     uid: Uid = NO_UID
     terminating: bool = False
-    of_extended: bool = False
-    allocated: tuple[AllocatedDevice, ...] | None = None
-    protected: bool = field(default=False, compare=False)
-    version: str = field(default="", compare=False)
+    is_of_extended_resources: bool = False
+    allocated_devices: tuple[AllocatedDevice, ...] | None = None
+    has_finalizer: bool = field(default=False, compare=False)
+    resource_version: str = field(default="", compare=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -85,17 +85,19 @@ class ResourceClaim:
         """The device classes that it names."""
         return {ask.device_class for alternatives in self.requests for ask in alternatives}
 
-    def made_for(self, pod: Pod) -> bool:
+    def is_made_for(self, pod: Pod) -> bool:
         """Return whether kube-scheduler accepts it as the claim generated for a pod."""
-        return self.owner == pod.uid or self.of_group
+        return self.owner == pod.uid or self.is_of_group
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """One DeviceClass. `stated`: its `extendedResourceName`. A device must match all selectors."""
+    """One DeviceClass. `extended_resource`: its `extendedResourceName`. A device must match all
+    selectors.
+    """
 
     name: str
-    stated: Resource | None = None
+    extended_resource: Resource | None = None
     selectors: tuple[str, ...] = ()
 
 
@@ -113,7 +115,7 @@ class Classes:
         self._known: dict[str, DeviceClass] = {}
         self._most: Callable[[DeviceAsk], int] = lambda _: MOST_DEVICES
 
-    def limit_all(self, most: Callable[[DeviceAsk], int]) -> None:
+    def set_all_devices_limit(self, most: Callable[[DeviceAsk], int]) -> None:
         """Set the function that returns how many devices of a node a request for all may get."""
         self._most = most
 
@@ -132,17 +134,19 @@ class Classes:
         self.version += 1
         return True
 
-    def resource(self, name: str) -> Resource | None:
+    def resource_of(self, name: str) -> Resource | None:
         """Return the managed resource of a device of this class. None if it is unmanaged."""
         known = self._known.get(name)
-        resource = self._written.get(name) or (known.stated if known is not None else None)
+        resource = self._written.get(name) or (
+            known.extended_resource if known is not None else None
+        )
         return resource if resource is not None and resource in self._managed else None
 
-    def known(self, name: str) -> DeviceClass | None:
+    def find_class(self, name: str) -> DeviceClass | None:
         """Return an existing DeviceClass, or None."""
         return self._known.get(name)
 
-    def missing(self, names: Iterable[str]) -> str:
+    def first_missing(self, names: Iterable[str]) -> str:
         """Return the first class, by name, whose resource is unknown; "" if there is none.
 
         Such a class does not exist, and the operator maps it to no resource. It may count as
@@ -151,31 +155,31 @@ class Classes:
         absent = (name for name in names if name not in self._known and name not in self._written)
         return min(absent, default="")
 
-    def counted(self) -> list[tuple[DeviceClass, Resource]]:
+    def managed_classes(self) -> list[tuple[DeviceClass, Resource]]:
         """Return the existing classes of managed devices with their resource, by name."""
-        found = [(each, self.resource(name)) for name, each in sorted(self._known.items())]
+        found = [(each, self.resource_of(name)) for name, each in sorted(self._known.items())]
         return [(each, resource) for each, resource in found if resource is not None]
 
-    def count(self, claim: ResourceClaim) -> dict[Resource, int]:
+    def count_amounts(self, claim: ResourceClaim) -> dict[Resource, int]:
         """Return the managed resources that a claim counts as.
 
-        These are its allocated devices. Before the allocation they are `count_most`.
+        These are its allocated devices. Before the allocation they are `count_max_amounts`.
         """
-        if claim.allocated is None:
-            return self.count_most(claim)
-        return _capped(self._count_allocated(claim, claim.allocated))
+        if claim.allocated_devices is None:
+            return self.count_max_amounts(claim)
+        return _capped(self._count_allocated(claim, claim.allocated_devices))
 
-    def count_most(self, claim: ResourceClaim) -> dict[Resource, int]:
+    def count_max_amounts(self, claim: ResourceClaim) -> dict[Resource, int]:
         """Return what an allocation of a claim can count as: its most expensive alternatives."""
         total: dict[Resource, int] = {}
         for alternatives in claim.requests:
             worst: dict[Resource, int] = {}
             for ask in alternatives:
-                resource = self.resource(ask.device_class)
+                resource = self.resource_of(ask.device_class)
                 if resource is not None and not ask.is_admin:
                     devices = self._most(ask) if ask.count is None else ask.count
-                    worst = largest(worst, {resource: devices})
-            total = add(total, worst)
+                    worst = max_amounts(worst, {resource: devices})
+            total = add_amounts(total, worst)
         return _capped(total)
 
     def _count_allocated(
@@ -185,12 +189,12 @@ class Classes:
         total: dict[Resource, int] = {}
         for each in allocated:
             ask = asks.get(each.request)
-            resource = self.resource(ask.device_class) if ask is not None else None
+            resource = self.resource_of(ask.device_class) if ask is not None else None
             if resource is not None and not each.is_admin:
                 total[resource] = total.get(resource, 0) + 1
         return total
 
-    def rename(self, asked: Amounts) -> dict[Resource, int]:
+    def replace_classes(self, asked: Amounts) -> dict[Resource, int]:
         """Return amounts with each requested device class replaced by the resource it counts as.
 
         A class without a managed resource is dropped, because no node offers it by that name.
@@ -199,7 +203,7 @@ class Classes:
         for resource, value in asked.items():
             counted: Resource | None = resource
             if resource.startswith(IMPLICIT):
-                counted = self.resource(resource.removeprefix(IMPLICIT))
+                counted = self.resource_of(resource.removeprefix(IMPLICIT))
             if counted:
                 total[counted] = total.get(counted, 0) + value
         return total
@@ -210,6 +214,6 @@ def _capped(amounts: Amounts) -> dict[Resource, int]:
     return {r: min(v, MOST_DEVICES) for r, v in amounts.items() if v > 0}
 
 
-def needs_counting(asked: Amounts) -> bool:
+def has_implicit_claims(asked: Amounts) -> bool:
     """Return whether a container requests devices of a class without a claim."""
     return any(resource.startswith(IMPLICIT) for resource in asked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Sizes(NamedTuple):
+class ListLengths(NamedTuple):
     """The number of entries in each list of a pod that Fairgate reads, in the order of `BOUNDS`."""
 
     selector: int = 0
@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     """Characters of the longest annotation that Fairgate reads."""
 
 
-BOUNDS = Sizes(
+BOUNDS = ListLengths(
     selector=50,
     tolerations=50,
     node_terms=50,
@@ -73,17 +73,17 @@ RELEASED = 2
 """Factor on the bounds for a released pod: the release itself adds to its lists."""
 
 
-def excess(sizes: Sizes, times: int = 1) -> str:
+def size_limit_message(sizes: ListLengths, times: int = 1) -> str:
     """Return the message for the first exceeded bound, or an empty string.
 
     `times`: factor on every bound.
     """
-    for field, size, most in zip(Sizes._fields, sizes, BOUNDS, strict=True):
+    for field, size, most in zip(ListLengths._fields, sizes, BOUNDS, strict=True):
         if size > most * times:
             return sentence(field)
     return ""
 
 
 def sentence(field: str) -> str:
-    """Return the message for a pod that exceeds the bound of a field of `Sizes`."""
+    """Return the message for a pod that exceeds the bound of a field of `ListLengths`."""
     return TOO_LARGE.format(getattr(BOUNDS, field), _WHAT[field])

@@ -13,15 +13,15 @@ from fractions import Fraction
 from app.core.model import Amounts, Node, NodeName, Pool, PoolName, Resource
 from app.core.podspec.device_fractions import (
     CORES,
+    HAMI_DIMENSIONS,
     MEMORY,
-    SIDES,
     WHOLE,
-    devices_in,
-    is_part,
+    count_devices,
+    device_sizes,
+    is_device_fraction,
     prices,
-    sizes,
 )
-from app.core.pricing.share_units import Columns, Filling, Scale
+from app.core.pricing.share_units import Columns, DefaultSides, Scale
 from app.core.quantities import ManagedResources
 
 _ONE = Fraction(1)
@@ -30,7 +30,7 @@ _Counts = dict[PoolName, dict[Resource, dict[Fraction, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _NodePrices:
     """The prices on a node, and the device sizes of its HAMi resources."""
 
     node: Node
@@ -40,24 +40,24 @@ class _Told:
 
     @property
     def sells_sides(self) -> bool:
-        return not SIDES.isdisjoint(self.prices)
+        return not HAMI_DIMENSIONS.isdisjoint(self.prices)
 
 
 class PoolPrices:
     """The prices on the nodes of each pool. Call `clear` before pools change."""
 
     def __init__(self) -> None:
-        self._told: dict[NodeName, _Told] = {}
+        self._prices_by_node: dict[NodeName, _NodePrices] = {}
         self._counts: _Counts = {}
-        self._seats: _Counts = {}
-        self._rooms: dict[PoolName, dict[NodeName, Amounts]] = {}
+        self._client_slots: _Counts = {}
+        self._available_by_node: dict[PoolName, dict[NodeName, Amounts]] = {}
 
     def clear(self) -> None:
         """Remove every node."""
-        self._told.clear()
+        self._prices_by_node.clear()
         self._counts.clear()
-        self._seats.clear()
-        self._rooms.clear()
+        self._client_slots.clear()
+        self._available_by_node.clear()
 
     def update_node(
         self, node: Node, pool: PoolName, room: Amounts, memory: int | None = None
@@ -67,47 +67,47 @@ class PoolPrices:
         `room`: its capacity for released pods. `memory`: bytes of one device from the Pool, for
         nodes without a memory label.
         """
-        known = self._told.get(node.name)
+        known = self._prices_by_node.get(node.name)
         if known is None or known.node is not node or known.pool != pool:
-            self.drop(node.name)
+            self.drop_node(node.name)
             found = prices(node.labels, node.allocatable, memory)
-            whole = sizes(node.labels, node.allocatable, memory)
-            known = self._told[node.name] = _Told(node, pool, found, whole)
+            whole = device_sizes(node.labels, node.allocatable, memory)
+            known = self._prices_by_node[node.name] = _NodePrices(node, pool, found, whole)
             self._count(known, 1)
         if known.sells_sides:
-            self._rooms.setdefault(pool, {})[node.name] = room
+            self._available_by_node.setdefault(pool, {})[node.name] = room
         return known.sizes
 
-    def drop(self, name: NodeName) -> None:
+    def drop_node(self, name: NodeName) -> None:
         """Remove a node from its pool. An unknown name is ignored."""
-        known = self._told.pop(name, None)
+        known = self._prices_by_node.pop(name, None)
         if known is not None:
             self._count(known, -1)
-            self._rooms.get(known.pool, {}).pop(name, None)
+            self._available_by_node.get(known.pool, {}).pop(name, None)
 
     def price(self, pool: PoolName, resource: Resource) -> Fraction | None:
         """Return the fraction of a device that one unit is. None if unknown.
 
         The sources are the nodes of the pool, then the other pools, then the resource name.
         """
-        own = self._told_of(pool).get(resource)
+        own = self._prices_in_pool(pool).get(resource)
         if own:
             return max(own)
-        pools = {**self._counts, **self._seats}
-        there = [max(told) for each in pools if (told := self._told_of(each).get(resource))]
+        pools = {**self._counts, **self._client_slots}
+        there = [max(told) for each in pools if (told := self._prices_in_pool(each).get(resource))]
         return max(there) if there else prices({}, {resource: 1}).get(resource)
 
-    def filling(self, pool: PoolName) -> Filling | None:
+    def default_sides(self, pool: PoolName) -> DefaultSides | None:
         """Return the default side resources per device of a pool. None if no node uses HAMi."""
-        told = self._told_of(pool)
+        told = self._prices_in_pool(pool)
         sold = [side for side in (CORES, MEMORY) if told.get(side)]
         if not sold:
             return None
         return WHOLE, tuple((side, int(1 / max(told[side]))) for side in sold)
 
-    def _told_of(self, pool: PoolName) -> dict[Resource, dict[Fraction, int]]:
+    def _prices_in_pool(self, pool: PoolName) -> dict[Resource, dict[Fraction, int]]:
         """Return the prices on the nodes of a pool. HAMi client slots replace whole devices."""
-        seats = {r: told for r, told in self._seats.get(pool, {}).items() if told}
+        seats = {r: told for r, told in self._client_slots.get(pool, {}).items() if told}
         return {**self._counts.get(pool, {}), **seats}
 
     def scale(
@@ -127,24 +127,24 @@ class PoolPrices:
         counted = {r for offered in offers.values() for r in offered}
         known = {pool: {r: self.price(pool, r) for r in counted} for pool in pools}
         priced = {r for told in known.values() for r, price in told.items() if price}
-        if not any(is_part(r) or self._is_split(r) for r in priced):
-            return Scale(_sizes(offers, weights), weights)
-        return self._in_devices(offers, weights, priced)
+        if not any(is_device_fraction(r) or self._is_fractional(r) for r in priced):
+            return Scale(_sum_sizes(offers, weights), weights)
+        return self._scale_in_devices(offers, weights, priced)
 
-    def _in_devices(
+    def _scale_in_devices(
         self,
         offers: Mapping[PoolName, Amounts],
         weights: Mapping[PoolName, Mapping[Resource, Fraction]],
         priced: set[Resource],
     ) -> Scale:
         """Return the scale of a cluster with device fractions, measured in whole devices."""
-        sides = SIDES & priced
+        sides = HAMI_DIMENSIONS & priced
         every: Columns = (WHOLE, *sorted(sides))
         worth = {pool: self._worth(pool, units, priced) for pool, units in weights.items()}
         columns: dict[PoolName, dict[Resource, Columns]] = {}
         devices = Fraction(0)
         for pool in worth:
-            told = self._told_of(pool)
+            told = self._prices_in_pool(pool)
             alone = sides | {WHOLE} if any(told.get(side) for side in sides) else sides
             columns[pool] = {r: (r,) if r in alone else every for r in priced}
             devices += self._devices(pool, offers.get(pool, {}), weights[pool], priced)
@@ -152,8 +152,8 @@ class PoolPrices:
             pool: {r: v for r, v in offered.items() if r not in priced}
             for pool, offered in offers.items()
         }
-        size = _sizes(others, weights) | dict.fromkeys(every, devices)
-        fills = {pool: self.filling(pool) for pool in worth}
+        size = _sum_sizes(others, weights) | dict.fromkeys(every, devices)
+        fills = {pool: self.default_sides(pool) for pool in worth}
         kept = {pool: fill for pool, fill in fills.items() if fill is not None}
         return Scale({c: v for c, v in size.items() if v > 0}, worth, columns, kept)
 
@@ -174,15 +174,15 @@ class PoolPrices:
     ) -> Fraction:
         """Return the number of devices of a pool: by node with HAMi, otherwise by sum."""
         device, rest, total = weights.get(WHOLE, _ONE), dict(offered), Fraction(0)
-        for name, room in self._rooms.get(pool, {}).items():
+        for name, room in self._available_by_node.get(pool, {}).items():
             for resource in rest:
                 rest[resource] -= room.get(resource, 0)
             weighed = {
                 r: price * weights.get(r, device)
-                for r, price in self._told[name].prices.items()
+                for r, price in self._prices_by_node[name].prices.items()
                 if r in priced
             }
-            total += devices_in(room, weighed)
+            total += count_devices(room, weighed)
         plain = {r: told for r, told in self._counts.get(pool, {}).items() if told}
         for resource, value in rest.items():
             if resource in priced and value > 0:
@@ -191,25 +191,25 @@ class PoolPrices:
                 total += value * price * weights.get(resource, device)
         return total
 
-    def _is_split(self, resource: Resource) -> bool:
+    def _is_fractional(self, resource: Resource) -> bool:
         """Return whether a unit is less than a whole device on any node."""
         return any(
             set(told.get(resource, ())) - {_ONE}
-            for counts in (self._counts, self._seats)
+            for counts in (self._counts, self._client_slots)
             for told in counts.values()
         )
 
-    def _count(self, known: _Told, sign: int) -> None:
+    def _count(self, known: _NodePrices, sign: int) -> None:
         for resource, price in known.prices.items():
             seats = known.sells_sides and resource == WHOLE
-            counts = self._seats if seats else self._counts
+            counts = self._client_slots if seats else self._counts
             told = counts.setdefault(known.pool, {}).setdefault(resource, {})
             told[price] = told.get(price, 0) + sign
             if not told[price]:
                 del told[price]
 
 
-def _sizes(
+def _sum_sizes(
     offers: Mapping[PoolName, Amounts], weights: Mapping[PoolName, Mapping[Resource, Fraction]]
 ) -> dict[Resource, Fraction]:
     size: dict[Resource, Fraction] = {}

@@ -26,15 +26,15 @@ from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, NodeName, Pod, PoolName, Resource, TenantName, Uid
 from app.core.placement.allocations import Allocations
-from app.core.placement.equivalence_table import in_order
+from app.core.placement.equivalence_table import sort_by_part
 from app.core.placement.pools import Pools, add_to
 from app.core.placement.scheduler_hints import (
     HOSTNAME,
-    NO_WAY,
+    NO_BINDING,
     NodeBinding,
-    confined_to,
-    steer_of,
-    steered,
+    constraints_with_hint,
+    domain_selector_of,
+    node_hint_of,
 )
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Mode, Reclaim, WithinQueue
@@ -44,15 +44,15 @@ from app.core.scheduling.pending_evictions import PendingEvictions
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, ReclaimCooldowns
 from app.core.scheduling.release_window import ReleaseWindow
-from app.core.scheduling.reservation import MOST_KEPT, Reservation, Reservations
+from app.core.scheduling.reservation import MAX_AVOIDED_NODES, Reservation, Reservations
 from app.core.scheduling.selection import WorkloadSelector
 from app.core.scheduling.victims import ReclaimPlan
 from app.core.well_known import LABEL_POOL
 
-NOWHERE = PoolName("")
+NO_POOL = PoolName("")
 """Pool of a pod that uses no pool."""
 
-MOST_LOOKS = 200_000
+MAX_EVALUATIONS = 200_000
 """Maximum number of evaluated equivalence classes per cycle. Another cycle follows at once.
 
 Users may submit thousands of different classes, and a long cycle blocks all other work.
@@ -71,180 +71,195 @@ class SchedulingCycle:
         refusals: NodeRefusals,
         options: EngineOptions,
     ) -> None:
-        self.pace = ReleaseWindow(registry)
+        self.release_window = ReleaseWindow(registry)
         self.reservations = Reservations(placement)
-        self.picker = WorkloadSelector(registry, placement, self.reservations, options.considers)
-        self._considers = options.considers
+        self.selector = WorkloadSelector(
+            registry, placement, self.reservations, options.on_evaluate
+        )
+        self._on_evaluate = options.on_evaluate
         self.in_flight: set[Uid] = set()
         self.cooldowns = ReclaimCooldowns()
         self._reclaimer = Reclaimer(registry, placement, self.cooldowns)
         self.evictions = PendingEvictions(
             registry, self.reservations, self._reclaimer, self.cooldowns
         )
-        self._told: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
-        self._hopeless: set[tuple[Uid, PoolName]] = set()
+        self._reported_cooldowns: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
+        self._without_victims: set[tuple[Uid, PoolName]] = set()
         """Workloads without possible victims in this cycle, by pool. They are not tried again."""
         self._registry = registry
         self._pools = pools
         self._placement = placement
         self._drift = drift
         self._refusals = refusals
-        self._window = options.window
+        self._max_in_flight = options.max_in_flight
         self._evicts = options.evicts
-        self._paced = options.paced
+        self._paced = options.follows_binding_rate
         self._sequence = 0
-        self._more_at: Millis | None = None
+        self._next_cycle_at: Millis | None = None
 
     def start_term(self) -> None:
         """Start a leader term: the numbering of releases starts again."""
         self._sequence = 0
 
-    def end(self) -> None:
+    def end_term(self) -> None:
         """End a leader term: the outcome of pending releases and evictions is unknown."""
         self.in_flight.clear()
-        self.reservations.strict.clear()
-        self.evictions.end()
-        self._told.clear()
+        self.reservations.exclusive.clear()
+        self.evictions.end_term()
+        self._reported_cooldowns.clear()
 
     def run_cycle(self, epoch: int) -> list[Effect]:
         """Release every workload that fits, in fair order."""
-        effects = self._let_go(epoch)
-        self.picker.start_cycle()
-        self._reclaimer.again_at = self._more_at = None
-        self._hopeless.clear()
+        effects = self._release_unmanaged(epoch)
+        self.selector.start_cycle()
+        self._reclaimer.retry_at = self._next_cycle_at = None
+        self._without_victims.clear()
         effects += self.evictions.notices.due_actions()
-        self._learn(list(self._registry.gangs.half))
-        while len(self.in_flight) < self._window and self.picker.looks < MOST_LOOKS:
-            self._considers(None)
-            leaf = self.picker.next()
-            choice = self._rest_of_a_gang()
+        self._check_anti_affinity(list(self._registry.gangs.partially_released))
+        while (
+            len(self.in_flight) < self._max_in_flight
+            and self.selector.evaluations < MAX_EVALUATIONS
+        ):
+            self._on_evaluate(None)
+            leaf = self.selector.next_user()
+            choice = self._complete_partial_gang()
             if choice is None and leaf is not None:
-                choice = self.picker.start(leaf)
+                choice = self.selector.select_head(leaf)
             backfilled = choice is None
             if choice is None:
-                heads = self.picker.waiting()
-                if self._learn([leaf.head[0].uid for leaf in heads if leaf.head is not None]):
+                heads = self.selector.find_blocked_heads()
+                if self._check_anti_affinity(
+                    [leaf.head[0].uid for leaf in heads if leaf.head is not None]
+                ):
                     continue
                 for waiting in heads:
                     effects += self._reclaim(waiting)
                 backfill = self._registry.usage.policy.backfill
-                choice = self.picker.backfill() if backfill else self.picker.claimed()
+                choice = self.selector.backfill() if backfill else self.selector.exclusive_owner()
             if choice is None:
                 break
-            if self._paced and not self.pace.admits(choice):
+            if self._paced and not self.release_window.admit(choice):
                 continue
-            if self._learn([choice.queue_key.uid]):
+            if self._check_anti_affinity([choice.queue_key.uid]):
                 continue
             effects += self._release(choice, backfilled, epoch)
-            self._considers(None)
+            self._on_evaluate(None)
             self._registry.compute_charges()
         else:
-            if self.picker.looks >= MOST_LOOKS:
-                self._more_at = Millis(self._registry.usage.now + 1)
-        self._considers(None)
-        self.picker.start_cycle()
-        self._give_up()
-        self.evictions.ordered(effects)
-        self.evictions.review()
-        effects += self.evictions.notices.take()
+            if self.selector.evaluations >= MAX_EVALUATIONS:
+                self._next_cycle_at = Millis(self._registry.usage.now + 1)
+        self._on_evaluate(None)
+        self.selector.start_cycle()
+        self._drop_unusable_reservations()
+        self.evictions.add(effects)
+        self.evictions.cancel_unneeded()
+        effects += self.evictions.notices.drain_effects()
         usage = self._registry.usage
         after = usage.policy.reserve_after
-        self.reservations.harden(usage.now, after, self.picker.uses_least)
+        self.reservations.promote_overdue(usage.now, after, self.selector.has_lowest_usage)
         return effects
 
     def due(self) -> Millis | None:
         """Return when a cycle may find more work without a new event."""
         due = (
-            self._reclaimer.again_at,
+            self._reclaimer.retry_at,
             self.evictions.due(),
-            self.pace.due(),
-            self._more_at,
+            self.release_window.due(),
+            self._next_cycle_at,
         )
         return min((at for at in due if at is not None), default=None)
 
-    def rule(self) -> None:
+    def apply_policy_change(self) -> None:
         """Process a change of the Policy."""
-        self._reclaimer.rule()
+        self._reclaimer.apply_policy_change()
 
-    def leave(self, tracked: PodRecord) -> None:
+    def record_terminating(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""
-        self._reclaimer.leave(tracked)
+        self._reclaimer.record_terminating(tracked)
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod from reservations and from the victim search."""
         self.reservations.drop(uid)
         self._reclaimer.forget_pod(uid)
 
-    def _let_go(self, epoch: int) -> list[Effect]:
+    def _release_unmanaged(self, epoch: int) -> list[Effect]:
         """Release the held pods without managed requests. They wait for no other pod."""
-        idle = [self._registry.idle[uid] for uid in sorted(self._registry.idle)]
+        idle = [self._registry.held_unmanaged[uid] for uid in sorted(self._registry.held_unmanaged)]
         effects: list[Effect] = []
-        for tracked in idle[: max(0, self._window - len(self.in_flight))]:
-            effects.append(self._release_one(tracked, NOWHERE, None, epoch, None))
+        for tracked in idle[: max(0, self._max_in_flight - len(self.in_flight))]:
+            effects.append(self._release_one(tracked, NO_POOL, None, epoch, None))
             self.reservations.drop(tracked.pod.uid)
         return effects
 
-    def _rest_of_a_gang(self) -> Selection | None:
+    def _complete_partial_gang(self) -> Selection | None:
         """Return the rest of a half released gang if it fits. It precedes all other workloads.
 
         The running pods of the gang are useless without the rest. If the rest does not fit but
         could, capacity is reserved exclusively for it.
         """
-        for gang in self._registry.half_gangs():
+        for gang in self._registry.partially_released_gangs():
             assert gang.leaf is not None
             assert gang.queue_key is not None
-            assert gang.shape is not None
-            choice = self.picker.fit(gang.leaf, gang.queue_key, gang.shape)
+            assert gang.equivalence_class is not None
+            choice = self.selector.select_if_fits(gang.leaf, gang.queue_key, gang.equivalence_class)
             if choice is not None:
                 return choice
-            allowed = self.picker.allowed(gang.leaf, gang.shape)
+            allowed = self.selector.allowed_pools(gang.leaf, gang.equivalence_class)
             mates: dict[NodeName, dict[Resource, int]] = {}
             for mate in gang.members:
                 if mate.allocation is not None and mate.allocation.node is not None:
                     add_to(mates.setdefault(mate.allocation.node, {}), mate.pod.demand, 1)
-            self.reservations.complete(gang.queue_key, gang.leaf, gang.shape, allowed, mates)
+            self.reservations.reserve_for_gang(
+                gang.queue_key, gang.leaf, gang.equivalence_class, allowed, mates
+            )
         return None
 
     def _release(self, choice: Selection, backfilled: bool, epoch: int) -> list[Effect]:
         tree, uid = self._registry.usage.tree, choice.queue_key.uid
-        workload = self._registry.workload(uid)
+        workload = self._registry.find_workload(uid)
         assert workload is not None
-        half = isinstance(workload, Gang) and workload.half
+        half = isinstance(workload, Gang) and workload.is_partially_released
         if not half:
-            self._drift.measure(tree, choice, self.picker.could_start)
-        decision = self._decide(choice, backfilled, half)
-        waiting = list(workload.starting)
-        paid = self.reservations.payment(uid)
+            self._drift.measure(tree, choice, self.selector.could_start)
+        decision = self._build_decision(choice, backfilled, half)
+        waiting = list(workload.pods_to_release)
+        paid = self.reservations.reclaim_reservation(uid)
         if paid is not None:
             for tracked in waiting:
-                tracked.spared = (paid.taken_from, Millis(self._registry.usage.now + COOLDOWN_MS))
+                tracked.reclaim_protection = (
+                    paid.losing_tenants,
+                    Millis(self._registry.usage.now + COOLDOWN_MS),
+                )
         by_uid = {t.pod.uid: t for t in waiting}
-        pods = in_order([t.pod for t in waiting], choice.shape)
+        pods = sort_by_part([t.pod for t in waiting], choice.shape)
         # The pod that is charged for a claim goes first, so that the charge does not move to a pod
         # that shares it. A pod with a node goes before a pod that waits for a node: the second one
         # could otherwise be expected on that node.
         pairs = sorted(
-            zip(pods, choice.plan.nodes, strict=True),
+            zip(pods, choice.assignment.nodes, strict=True),
             key=lambda each: (_claim_order(each[0]), each[1] is None),
         )
-        kept = self.reservations.kept(choice.pool, uid)
-        refusing = self._refusing(choice.leaf.tenant, choice.pool)
-        off = self._hosts(kept + refusing)
+        kept = self.reservations.reserved_nodes(choice.pool, uid)
+        refusing = self._refusing_nodes(choice.leaf.tenant, choice.pool)
+        off = self._host_names(kept + refusing)
         effects: list[Effect] = []
         for pod, node in pairs:
             avoided = off
             if node is None:
-                avoided = self._open_to(pod, choice.pool, kept) + self._hosts(refusing)
-            way = self._way(pod, choice.shape, node, avoided)
+                avoided = self._reserved_hosts_that_fit(pod, choice.pool, kept) + self._host_names(
+                    refusing
+                )
+            way = self._node_binding(pod, choice.shape, node, avoided)
             one = by_uid[pod.uid]
             effects.append(
                 self._release_one(one, choice.pool, node, epoch, decision, len(pairs), way)
             )
-        tree.serve(choice.leaf, (epoch, self._sequence))
+        tree.mark_served(choice.leaf, (epoch, self._sequence))
         self.reservations.drop(uid)
         now = self._registry.usage.now
         tried = [
-            self._refusals.tried(pod.uid, node, choice.leaf.tenant, now) for pod, node in pairs
+            self._refusals.record_release(pod.uid, node, choice.leaf.tenant, now)
+            for pod, node in pairs
         ]
         if any(tried):
             self._refusals.update_nodes(now)
@@ -252,10 +267,12 @@ class SchedulingCycle:
             self._registry.settle()
         return effects
 
-    def _refusing(self, tenant: TenantName, pool: PoolName) -> list[NodeName]:
+    def _refusing_nodes(self, tenant: TenantName, pool: PoolName) -> list[NodeName]:
         """Return the nodes of a pool that are excluded because they refused pods."""
-        closed = (*self._pools.avoided, *self._placement.nodes_closed_to(tenant))
-        return sorted(name for name in closed if self._pools.home_of(name) == pool)[:MOST_KEPT]
+        closed = (*self._pools.avoided_nodes, *self._placement.nodes_closed_to(tenant))
+        return sorted(name for name in closed if self._pools.pool_of_node(name) == pool)[
+            :MAX_AVOIDED_NODES
+        ]
 
     def _release_one(
         self,
@@ -265,7 +282,7 @@ class SchedulingCycle:
         epoch: int,
         decision: Decision | None,
         together: int = 1,
-        way: NodeBinding = NO_WAY,
+        way: NodeBinding = NO_BINDING,
     ) -> Release:
         """Start the release of one pod. If it has no pool, it may use any node, uncharged."""
         self._sequence += 1
@@ -282,58 +299,60 @@ class SchedulingCycle:
             self._sequence,
             self._registry.usage.now,
         )
-        selector = {**self._pools.pools[pool].selector, **way.domain} if pool else {}
+        selector = {**self._pools.pools[pool].selector, **way.domain_selector} if pool else {}
         selector = {k: v for k, v in selector.items() if k not in pod.selector}
-        self._registry.release(tracked, node, steered(pod, selector, way.steer))
+        self._registry.release(tracked, node, constraints_with_hint(pod, selector, way.node_hint))
         self.in_flight.add(pod.uid)
         tolerations = self._pools.pools[pool].tolerations if pool else ()
         labels = release_labels(leaf.tenant, pod.user, pool)
         return Release(
             intent=tracked.intent,
-            tested=pod.release,
+            expected_annotation=pod.release_annotation,
             selector=selector,
             labels=labels if pool else {k: v for k, v in labels.items() if k != LABEL_POOL},
             has_selector=bool(pod.selector),
             has_labels=pod.has_labels,
             has_annotations=pod.has_annotations,
             preemptible=pod.preemptible,
-            since=pod.since,
+            waiting_since=pod.created_at,
             node=node,
             decision=decision,
             tolerations=tuple(each for each in tolerations if each not in pod.tolerations),
             has_tolerations=bool(pod.tolerations),
-            steer=way.steer,
-            together=together,
-            claims=self._registry.grants(pod),
-            generated=frozenset(ref.name for ref in pod.claims if ref.generated),
+            node_hint=way.node_hint,
+            batch_size=together,
+            claims=self._registry.claims_to_grant(pod),
+            generated_claims=frozenset(ref.name for ref in pod.claims if ref.generated),
         )
 
-    def _open_to(self, pod: Pod, pool: PoolName, kept: list[NodeName]) -> list[str]:
+    def _reserved_hosts_that_fit(self, pod: Pod, pool: PoolName, kept: list[NodeName]) -> list[str]:
         """Return the hosts with reserved capacity that could hold a pod now.
 
         The pod waits for a future node, which the scheduler does not know. Other hosts are not
         named, because some autoscalers add no node for a pod that names any.
         """
         free = self._placement.free_on
-        return self._hosts([name for name in kept if fits(pod.demand, free(pool, name))])
+        return self._host_names([name for name in kept if fits(pod.demand, free(pool, name))])
 
-    def _way(
+    def _node_binding(
         self, pod: Pod, shape: EquivalenceClass, node: NodeName | None, off: list[str]
     ) -> NodeBinding:
         """Return how the scheduler is directed to the selected node or domain."""
         labels = self._pools.labels_of(node) if node is not None else {}
-        return NodeBinding(steer_of(shape, pod, node, labels, off), confined_to(shape, labels))
+        return NodeBinding(
+            node_hint_of(shape, pod, node, labels, off), domain_selector_of(shape, labels)
+        )
 
-    def _hosts(self, nodes: list[NodeName]) -> list[str]:
+    def _host_names(self, nodes: list[NodeName]) -> list[str]:
         hosts = [self._pools.labels_of(name).get(HOSTNAME, "") for name in nodes]
         return [host for host in hosts if host]
 
-    def _decide(self, choice: Selection, backfilled: bool, half: bool) -> Decision:
+    def _build_decision(self, choice: Selection, backfilled: bool, half: bool) -> Decision:
         """Record the compared values before the release changes them."""
         levels = []
         branch: TenantNode = choice.leaf
         while branch.parent is not None:
-            rival = self._registry.usage.tree.rival(branch)
+            rival = self._registry.usage.tree.first_sibling(branch)
             levels.append(
                 DecisionLevel(
                     str(branch.name),
@@ -347,13 +366,13 @@ class SchedulingCycle:
         whose = (usage.now, *leaf.account, choice.pool)
         return Decision(*whose, backfilled, tuple(reversed(levels)), half)
 
-    def _learn(self, uids: Sequence[Uid]) -> bool:
+    def _check_anti_affinity(self, uids: Sequence[Uid]) -> bool:
         """Compare workloads with the anti-affinity of existing pods, before any action for them.
 
         Return whether this changes which nodes fit. The caller must then evaluate everything again.
         """
-        found = [self._registry.workload(uid) for uid in uids]
-        learned = [self._registry.learn_walls(each) for each in found if each is not None]
+        found = [self._registry.find_workload(uid) for uid in uids]
+        learned = [self._registry.update_exclusions(each) for each in found if each is not None]
         if any(learned):
             self._registry.settle()
         return any(learned)
@@ -366,34 +385,39 @@ class SchedulingCycle:
             return []
         assert leaf.head is not None
         queue_key, shape, _ = leaf.head
-        self._considers(queue_key.uid)
-        workload = self._registry.workload(queue_key.uid)
-        if workload is None or self.reservations.paid_for(queue_key.uid):
+        self._on_evaluate(queue_key.uid)
+        workload = self._registry.find_workload(queue_key.uid)
+        if workload is None or self.reservations.is_paid_by_reclaim(queue_key.uid):
             return []
-        if any(t.refusals for t in workload.starting):
+        if any(t.release_refusals for t in workload.pods_to_release):
             return []  # its release was refused before: an eviction for it may be useless
-        self._reclaimer.forbidden.clear()
+        self._reclaimer.on_cooldown.clear()
         for pool in shape.pools:
             is_open = self._registry.usage.tree.is_open(leaf, shape, pool)
-            if not is_open or (self._paced and not self.pace.reclaims(pool)):
+            if not is_open or (self._paced and not self.release_window.may_reclaim(pool)):
                 continue  # no pod is evicted for a workload that the scheduler would not bind
-            if pool not in self.reservations.strict and (queue_key.uid, pool) not in self._hopeless:
-                clearance = self._reclaimer.judge(leaf, queue_key, shape, pool)
-                self._registry.usage.tree.settle()
+            if (
+                pool not in self.reservations.exclusive
+                and (queue_key.uid, pool) not in self._without_victims
+            ):
+                clearance = self._reclaimer.find_victims(leaf, queue_key, shape, pool)
+                self._registry.usage.tree.update_order()
                 if clearance is not None:
-                    self.pace.reclaimed(pool)
+                    self.release_window.record_reclaim(pool)
                     return self._evict(leaf, pool, clearance)
-                self._hopeless.add((queue_key.uid, pool))
-        return self._report(workload.starting[0].ref, leaf)
+                self._without_victims.add((queue_key.uid, pool))
+        return self._report_cooldowns(workload.pods_to_release[0].ref, leaf)
 
-    def _report(self, waiting: PodRef, leaf: UserNode) -> list[Effect]:
+    def _report_cooldowns(self, waiting: PodRef, leaf: UserNode) -> list[Effect]:
         """Report, once, the tenants protected from a workload by a reclaim cooldown."""
         now, effects = self._registry.usage.now, list[Effect]()
-        self._told = {key: until for key, until in self._told.items() if until > now}
-        for key, until in self._reclaimer.forbidden.items():
+        self._reported_cooldowns = {
+            key: until for key, until in self._reported_cooldowns.items() if until > now
+        }
+        for key, until in self._reclaimer.on_cooldown.items():
             _, pool, rival = key
-            if key not in self._told:
-                self._told[key] = until
+            if key not in self._reported_cooldowns:
+                self._reported_cooldowns[key] = until
                 effects.append(ReclaimOnCooldown(waiting, leaf.tenant, rival, pool, until))
                 minutes = -(-(until - now) // 60_000)
                 effects.append(
@@ -410,48 +434,50 @@ class SchedulingCycle:
     def _evict(self, leaf: UserNode, pool: PoolName, clearance: ReclaimPlan) -> list[Effect]:
         assert leaf.head is not None
         queue_key, shape, _ = leaf.head
-        workload = self._registry.workload(queue_key.uid)
+        workload = self._registry.find_workload(queue_key.uid)
         assert workload is not None
-        beneficiary = workload.starting[0].ref
-        judged = zip(clearance.victims, clearance.compared, strict=True)
+        beneficiary = workload.pods_to_release[0].ref
+        judged = zip(clearance.victims, clearance.weighted_shares, strict=True)
         victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
-        self.reservations.strict[pool] = Reservation(
+        self.reservations.exclusive[pool] = Reservation(
             queue_key,
             leaf,
             shape,
             pool,
-            dict(clearance.rooms),
-            self._placement.laid_out,
-            strict=True,
-            victims={t.pod.uid for t, _, _ in victims} | clearance.awaited,
-            since=self._registry.usage.now,
-            taken_from=frozenset(v.leaf.tenant for v in clearance.victims),
+            dict(clearance.capacity_by_node),
+            self._placement.pools_version,
+            is_exclusive=True,
+            victims={t.pod.uid for t, _, _ in victims} | clearance.terminating,
+            active_since=self._registry.usage.now,
+            losing_tenants=frozenset(v.leaf.tenant for v in clearance.victims),
         )
         orders: list[EvictForReclaim] = []
         for tracked, cause, compared in victims:
-            tracked.evicted = f"makes room for work of {leaf.tenant}: {cause.explanation}"
+            tracked.eviction_reason = f"makes room for work of {leaf.tenant}: {cause.explanation}"
             assert tracked.leaf is not None
             whose = (*tracked.leaf.account, beneficiary, leaf.tenant)
-            overrides = self.evictions.blocked.overrides(tracked, cause)
+            overrides = self.evictions.blocked.overrides_budget(tracked, cause)
             orders.append(
                 EvictForReclaim(tracked.ref, *whose, cause, pool, compared, len(victims), overrides)
             )
-        reservation = self.reservations.strict[pool]
-        return self.evictions.notices.begin(reservation, clearance.victims, orders)
+        reservation = self.reservations.exclusive[pool]
+        return self.evictions.notices.start_reclaim(reservation, clearance.victims, orders)
 
-    def _give_up(self) -> None:
+    def _drop_unusable_reservations(self) -> None:
         """Drop exclusive reservations without remaining victims if others took the capacity."""
-        for pool, reservation in list(self.reservations.strict.items()):
-            if reservation.completes:
+        for pool, reservation in list(self.reservations.exclusive.items()):
+            if reservation.completes_gang:
                 continue
             account, shape = reservation.leaf.account, reservation.shape
-            if not reservation.victims and not self._placement.plan_for(account, shape, pool):
-                del self.reservations.strict[pool]
+            if not reservation.victims and not self._placement.find_assignment_for(
+                account, shape, pool
+            ):
+                del self.reservations.exclusive[pool]
 
 
 def _claim_order(pod: Pod) -> tuple[bool, Uid]:
     """Return the sort key of a pod within its workload with respect to claims."""
-    if pod.plain is None:
+    if pod.container_requests is None:
         return (False, Uid(""))
-    pays = sum(pod.demand.values()) > sum(pod.plain.values())
+    pays = sum(pod.demand.values()) > sum(pod.container_requests.values())
     return (not pays, pod.uid)

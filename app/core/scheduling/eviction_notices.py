@@ -39,12 +39,12 @@ STALE_MS = 60_000
 
 SECOND_MS = 1000
 
-STAYS = "the reclaim is withdrawn; this pod stays"
+WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 
 
 @dataclass(slots=True, eq=False)
 class _NoticedReclaim:
-    """One reclaim. `again` is when a notice that was not observed is given again.
+    """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
     `tries`: how often each notice was given.
     """
@@ -52,9 +52,9 @@ class _NoticedReclaim:
     owner: Uid
     victims: tuple[Victim, ...]
     orders: tuple[EvictForReclaim, ...]
-    begun: Millis
-    ends: Millis
-    again: dict[Uid, Millis] = field(default_factory=dict)
+    started_at: Millis
+    ends_at: Millis
+    repeat_at: dict[Uid, Millis] = field(default_factory=dict)
     tries: dict[Uid, int] = field(default_factory=dict)
 
 
@@ -74,26 +74,26 @@ class EvictionNotices:
         """Pods that stay, and when to remove their notice again."""
         self._effects: list[Effect] = []
 
-    def see(self, tracked: PodRecord) -> None:
+    def observe_pod(self, tracked: PodRecord) -> None:
         """Process an observation of a released pod."""
         uid = tracked.pod.uid
-        if tracked.pod.reclaim.ends is not None:
+        if tracked.pod.reclaim_terms.notice_ends_at is not None:
             self._noticed[uid] = tracked
         elif self._noticed.pop(uid, None) is not None:
             self._withdrawn.pop(uid, None)
 
-    def gone(self, uid: Uid) -> None:
+    def record_pod_gone(self, uid: Uid) -> None:
         """Remove a finished or deleted pod."""
         self._noticed.pop(uid, None)
         self._withdrawn.pop(uid, None)
 
-    def end(self) -> None:
+    def end_term(self) -> None:
         """End a leader term. The pods keep their notices for the next leader."""
         self._reclaims.clear()
         self._withdrawn.clear()
         self._effects.clear()
 
-    def begin(
+    def start_reclaim(
         self,
         reservation: Reservation,
         victims: Sequence[Victim],
@@ -101,12 +101,16 @@ class EvictionNotices:
     ) -> list[Effect]:
         """Start a reclaim. Return its evictions, or the notices if any victim wants one."""
         now = self._now
-        wanting = [t for victim in victims for t in victim.pods if self._notice(t)]
+        wanting = [t for victim in victims for t in victim.pods if self._notice_length(t)]
         if not wanting:
             return list(orders)
         # A notice that is being withdrawn does not count: the pod is about to lose it.
-        fresh = [t for t in wanting if not self._is_told(t, now) or t.pod.uid in self._withdrawn]
-        ends = [t.pod.reclaim.ends for t in wanting if t not in fresh] + list(map(self._end, fresh))
+        fresh = [
+            t for t in wanting if not self._had_valid_notice(t, now) or t.pod.uid in self._withdrawn
+        ]
+        ends = [t.pod.reclaim_terms.notice_ends_at for t in wanting if t not in fresh] + list(
+            map(self._notice_end, fresh)
+        )
         found = _NoticedReclaim(
             reservation.owner.uid,
             tuple(victims),
@@ -115,10 +119,10 @@ class EvictionNotices:
             max(each for each in ends if each is not None),
         )
         self._reclaims[reservation.pool] = found
-        reservation.since = found.ends  # a victim must be gone some time after its notice
+        reservation.active_since = found.ends_at  # a victim must be gone some time after its notice
         for tracked in fresh:
-            self._give(found, tracked)
-        return self.take()
+            self._give_notice(found, tracked)
+        return self.drain_effects()
 
     def due_actions(self) -> list[Effect]:
         """Return the evictions that are due, and notices to give again or to withdraw.
@@ -126,28 +130,34 @@ class EvictionNotices:
         Call it at the start of a cycle.
         """
         for pool, waiting in list(self._reclaims.items()):
-            reservation = self._reservations.strict.get(pool)
-            if reservation is None or reservation.owner.uid != waiting.owner or self._is_off():
-                self._drop(pool)
+            reservation = self._reservations.exclusive.get(pool)
+            if (
+                reservation is None
+                or reservation.owner.uid != waiting.owner
+                or self._is_reclaim_off()
+            ):
+                self._withdraw_reclaim(pool)
             elif self._is_due(waiting):
-                self._act(pool, waiting, reservation)
+                self._recheck_reclaim(pool, waiting, reservation)
         self._clear_void_notices()
-        return self.take()
+        return self.drain_effects()
 
     def due(self) -> Millis | None:
         """Return the next time at which `due_actions` has work without a new event."""
-        times = [r.ends for r in self._reclaims.values() if r.ends > self._now]
-        times += [at for r in self._reclaims.values() for at in r.again.values()]
+        times = [r.ends_at for r in self._reclaims.values() if r.ends_at > self._now]
+        times += [at for r in self._reclaims.values() for at in r.repeat_at.values()]
         return min(times, default=None)
 
-    def withdraw(self, uid: Uid) -> None:
+    def withdraw_notice(self, uid: Uid) -> None:
         """Remove the notice of a pod that stays, if it has one."""
         tracked = self._noticed.get(uid)
         if tracked is not None and uid not in self._withdrawn:
-            self._effects.append(EmitEvent(tracked.ref, EventReason.RECLAIM_NOTICE, STAYS))
-            self._remove(tracked)
+            self._effects.append(
+                EmitEvent(tracked.ref, EventReason.RECLAIM_NOTICE, WITHDRAWN_MESSAGE)
+            )
+            self._remove_notice(tracked)
 
-    def take(self) -> list[Effect]:
+    def drain_effects(self) -> list[Effect]:
         """Return, once, the effects so far."""
         effects, self._effects = self._effects, []
         return effects
@@ -156,117 +166,125 @@ class EvictionNotices:
     def _now(self) -> Millis:
         return self._registry.usage.now
 
-    def _is_off(self) -> bool:
+    def _is_reclaim_off(self) -> bool:
         policy = self._registry.usage.policy
         off = policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER
         return off or policy.mode is Mode.OBSERVE
 
-    def _notice(self, tracked: PodRecord) -> int:
+    def _notice_length(self, tracked: PodRecord) -> int:
         """Return the notice of a pod in milliseconds, as far as the Policy allows it."""
         most = self._registry.usage.policy.max_reclaim_notice
-        return min(tracked.pod.reclaim.notice, most)
+        return min(tracked.pod.reclaim_terms.notice, most)
 
-    def _is_told(self, tracked: PodRecord, at: Millis) -> bool:
+    def _had_valid_notice(self, tracked: PodRecord, at: Millis) -> bool:
         """Return whether a pod carries a notice that was valid at a time.
 
         Its user may have written a later end than any notice, before Fairgate guarded the pod.
         """
-        ends = tracked.pod.reclaim.ends
+        ends = tracked.pod.reclaim_terms.notice_ends_at
         longest = self._now + self._registry.usage.policy.max_reclaim_notice + STALE_MS
         return ends is not None and at - STALE_MS < ends <= longest
 
-    def _end(self, tracked: PodRecord) -> Millis:
+    def _notice_end(self, tracked: PodRecord) -> Millis:
         """Return the end of a notice that starts now, in whole seconds."""
-        ends = self._now + self._notice(tracked)
+        ends = self._now + self._notice_length(tracked)
         return Millis(-(-ends // SECOND_MS) * SECOND_MS)
 
-    def _give(self, waiting: _NoticedReclaim, tracked: PodRecord) -> None:
+    def _give_notice(self, waiting: _NoticedReclaim, tracked: PodRecord) -> None:
         """Give a pod the notice of its reclaim. All victims are evicted at the same time."""
         uid = tracked.pod.uid
         self._withdrawn.pop(uid, None)
-        waiting.again[uid] = Millis(self._now + REPEAT_MS)
+        waiting.repeat_at[uid] = Millis(self._now + REPEAT_MS)
         waiting.tries[uid] = waiting.tries.get(uid, 0) + 1
-        why = tracked.evicted
-        seconds = max(0, waiting.ends - self._now) // SECOND_MS
+        why = tracked.eviction_reason
+        seconds = max(0, waiting.ends_at - self._now) // SECOND_MS
         text = f"will be evicted in {seconds} s: {why}; save your work, and end the pod earlier"
         self._effects += [
-            GiveReclaimNotice(tracked.ref, waiting.ends, why, tracked.pod.reclaim.responds),
+            GiveReclaimNotice(
+                tracked.ref, waiting.ends_at, why, tracked.pod.reclaim_terms.has_responders
+            ),
             EmitEvent(tracked.ref, EventReason.RECLAIM_NOTICE, text),
         ]
 
     def _is_due(self, waiting: _NoticedReclaim) -> bool:
         """Return whether every remaining notice is over. Give notices again that got lost."""
-        wanting = [t for t in self._living(waiting.victims) if self._notice(t)]
+        wanting = [t for t in self._remaining_pods(waiting.victims) if self._notice_length(t)]
         for tracked in wanting:
-            if self._is_told(tracked, waiting.begun):
-                waiting.again.pop(tracked.pod.uid, None)
-        unheard = [t for t in wanting if t.pod.uid in waiting.again]
-        waiting.again = {t.pod.uid: waiting.again[t.pod.uid] for t in unheard}
+            if self._had_valid_notice(tracked, waiting.started_at):
+                waiting.repeat_at.pop(tracked.pod.uid, None)
+        unheard = [t for t in wanting if t.pod.uid in waiting.repeat_at]
+        waiting.repeat_at = {t.pod.uid: waiting.repeat_at[t.pod.uid] for t in unheard}
         for tracked in unheard:
-            if waiting.again[tracked.pod.uid] > self._now:
+            if waiting.repeat_at[tracked.pod.uid] > self._now:
                 continue
             if waiting.tries[tracked.pod.uid] >= MOST_TRIES:
-                del waiting.again[tracked.pod.uid]
+                del waiting.repeat_at[tracked.pod.uid]
             else:
-                waiting.ends = max(waiting.ends, self._end(tracked))
-                self._give(waiting, tracked)
-        return not wanting or (not waiting.again and waiting.ends <= self._now)
+                waiting.ends_at = max(waiting.ends_at, self._notice_end(tracked))
+                self._give_notice(waiting, tracked)
+        return not wanting or (not waiting.repeat_at and waiting.ends_at <= self._now)
 
-    def _act(self, pool: PoolName, waiting: _NoticedReclaim, reservation: Reservation) -> None:
+    def _recheck_reclaim(
+        self, pool: PoolName, waiting: _NoticedReclaim, reservation: Reservation
+    ) -> None:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it."""
-        workload = self._registry.workload(waiting.owner)
-        there = [v for v in map(self._remaining, waiting.victims) if v.pods]
-        if workload is None or workload.leaf is None or workload.shape is None:
+        workload = self._registry.find_workload(waiting.owner)
+        there = [v for v in map(self._without_ended_pods, waiting.victims) if v.pods]
+        if workload is None or workload.leaf is None or workload.equivalence_class is None:
             return
         queue_key = reservation.owner
-        found = self._reclaimer.confirm(workload.leaf, queue_key, workload.shape, pool, there)
-        self._registry.usage.tree.settle()
+        found = self._reclaimer.recheck_victims(
+            workload.leaf, queue_key, workload.equivalence_class, pool, there
+        )
+        self._registry.usage.tree.update_order()
         if not found.is_permitted:
-            del self._reservations.strict[pool]
-            self._drop(pool)
+            del self._reservations.exclusive[pool]
+            self._withdraw_reclaim(pool)
         elif found.fits:
             del self._reclaims[pool]
-            self._order(waiting, reservation, found.needed)
+            self._evict_needed(waiting, reservation, found.needed)
 
-    def _order(
+    def _evict_needed(
         self, waiting: _NoticedReclaim, reservation: Reservation, needed: Iterable[Victim]
     ) -> None:
         gone = {t.pod.uid for victim in needed for t in victim.pods}
-        for tracked in self._living(waiting.victims):
+        for tracked in self._remaining_pods(waiting.victims):
             if tracked.pod.uid not in gone:
-                tracked.evicted = ""
+                tracked.eviction_reason = ""
                 reservation.victims.discard(tracked.pod.uid)
-                self.withdraw(tracked.pod.uid)
+                self.withdraw_notice(tracked.pod.uid)
         orders = [order for order in waiting.orders if order.ref.uid in gone]
-        self._effects += [replace(order, together=len(orders)) for order in orders]
+        self._effects += [replace(order, batch_size=len(orders)) for order in orders]
 
-    def _drop(self, pool: PoolName) -> None:
+    def _withdraw_reclaim(self, pool: PoolName) -> None:
         """Withdraw a reclaim. Its victims stay."""
-        for tracked in self._living(self._reclaims.pop(pool).victims):
-            tracked.evicted = ""
-            self.withdraw(tracked.pod.uid)
+        for tracked in self._remaining_pods(self._reclaims.pop(pool).victims):
+            tracked.eviction_reason = ""
+            self.withdraw_notice(tracked.pod.uid)
 
     def _clear_void_notices(self) -> None:
         for uid, tracked in self._noticed.items():
-            void = (tracked.pod.reclaim.ends or 0) + STALE_MS
+            void = (tracked.pod.reclaim_terms.notice_ends_at or 0) + STALE_MS
             at = self._withdrawn.get(uid, void)
-            if not tracked.evicted and at <= self._now:
-                self._remove(tracked)
+            if not tracked.eviction_reason and at <= self._now:
+                self._remove_notice(tracked)
 
-    def _remove(self, tracked: PodRecord) -> None:
+    def _remove_notice(self, tracked: PodRecord) -> None:
         self._withdrawn[tracked.pod.uid] = Millis(self._now + REPEAT_MS)
-        self._effects.append(WithdrawReclaimNotice(tracked.ref, tracked.pod.reclaim.responds))
+        self._effects.append(
+            WithdrawReclaimNotice(tracked.ref, tracked.pod.reclaim_terms.has_responders)
+        )
 
-    def _living(self, victims: Iterable[Victim]) -> Iterator[PodRecord]:
-        return (t for victim in victims for t in self._remaining(victim).pods)
+    def _remaining_pods(self, victims: Iterable[Victim]) -> Iterator[PodRecord]:
+        return (t for victim in victims for t in self._without_ended_pods(victim).pods)
 
-    def _remaining(self, victim: Victim) -> Victim:
+    def _without_ended_pods(self, victim: Victim) -> Victim:
         """Return a victim without its pods that ended, or are terminating."""
-        return replace(victim, pods=tuple(t for t in victim.pods if self._is_there(t)))
+        return replace(victim, pods=tuple(t for t in victim.pods if self._still_uses_capacity(t)))
 
-    def _is_there(self, tracked: PodRecord) -> bool:
+    def _still_uses_capacity(self, tracked: PodRecord) -> bool:
         known = self._registry.pods.get(tracked.pod.uid)
         is_used = (
-            known is tracked and tracked.life is PodState.USING and tracked.allocation is not None
+            known is tracked and tracked.state is PodState.USING and tracked.allocation is not None
         )
         return is_used and not tracked.pod.terminating

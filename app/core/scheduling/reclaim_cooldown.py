@@ -16,7 +16,7 @@ from app.core.model import Millis, PoolName, TenantName
 COOLDOWN_MS = 3_600_000
 """Duration of a cooldown."""
 
-PREFIX = "Reclaim/"
+MARKER_PREFIX = "Reclaim/"
 """Key prefix of cooldown markers. No pod uid starts with it."""
 
 
@@ -30,7 +30,7 @@ class ReclaimRecord(NamedTuple):
     @property
     def key(self) -> str:
         """The key of its audit marker."""
-        return PREFIX + json.dumps(self)
+        return MARKER_PREFIX + json.dumps(self)
 
 
 class ReclaimCooldowns:
@@ -39,13 +39,13 @@ class ReclaimCooldowns:
     def __init__(self) -> None:
         self._until: dict[ReclaimRecord, Millis] = {}
 
-    def sign(self, taking: ReclaimRecord, now: Millis) -> tuple[str, str]:
+    def record_reclaim(self, taking: ReclaimRecord, now: Millis) -> tuple[str, str]:
         """Record a reclaim that happens now. Return its audit marker: key and text."""
         until = Millis(now + COOLDOWN_MS)
         self._until[taking] = max(until, self._until.get(taking, until))
         return taking.key, str(self._until[taking])
 
-    def forbids(self, taking: ReclaimRecord, now: Millis) -> Millis | None:
+    def forbidden_until(self, taking: ReclaimRecord, now: Millis) -> Millis | None:
         """Return the end of the cooldown that forbids this reclaim, or None."""
         until = self._until.get(ReclaimRecord(taking.pool, taking.winner, taking.loser))
         return until if until is not None and until > now else None
@@ -57,23 +57,23 @@ class ReclaimCooldowns:
             del self._until[taking]
             yield taking.key
 
-    def notes(self) -> Iterator[tuple[str, str]]:
+    def audit_markers(self) -> Iterator[tuple[str, str]]:
         """Return the audit markers of all cooldowns."""
         return ((taking.key, str(until)) for taking, until in self._until.items())
 
-    def recall(self, notes: Mapping[str, str], now: Millis) -> None:
+    def restore_audit_markers(self, notes: Mapping[str, str], now: Millis) -> None:
         """Restore cooldowns of earlier leaders. Each ends at most `COOLDOWN_MS` from now."""
         for key, text in notes.items():
-            if is_taking(key) and (read := _read(key, text)):
+            if is_cooldown_marker(key) and (read := _parse_marker(key, text)):
                 taking, noted = read
                 until = min(noted, now + COOLDOWN_MS)
                 self._until[taking] = Millis(max(until, self._until.get(taking, 0)))
 
 
-def _read(key: str, text: str) -> tuple[ReclaimRecord, int] | None:
+def _parse_marker(key: str, text: str) -> tuple[ReclaimRecord, int] | None:
     """Parse an audit marker. Return None if it is invalid: other writers may have made it."""
     try:
-        parts, until = json.loads(key.removeprefix(PREFIX)), int(text)
+        parts, until = json.loads(key.removeprefix(MARKER_PREFIX)), int(text)
     except (ValueError, RecursionError):
         return None
     match parts:
@@ -82,6 +82,6 @@ def _read(key: str, text: str) -> tuple[ReclaimRecord, int] | None:
     return None
 
 
-def is_taking(key: str) -> bool:
+def is_cooldown_marker(key: str) -> bool:
     """Return whether a key belongs to a cooldown marker."""
-    return key.startswith(PREFIX)
+    return key.startswith(MARKER_PREFIX)

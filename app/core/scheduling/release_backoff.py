@@ -27,10 +27,10 @@ class ReleaseBackoff:
 
     def start_backoff(self, at: Millis, tracked: PodRecord) -> None:
         """Start the backoff of a pod. It doubles with each refusal."""
-        pause = min(FIRST << tracked.refusals, LONGEST)
-        tracked.refusals += 1
+        pause = min(FIRST << tracked.release_refusals, LONGEST)
+        tracked.release_refusals += 1
         self._until[tracked.pod.uid] = Millis(at + pause)
-        self._registry.rest(tracked, True)
+        self._registry.set_backing_off(tracked, True)
 
     def postpone(self, at: Millis, tracked: PodRecord) -> None:
         """Start the backoff of a pod with an expensive evaluation. It doubles each time."""
@@ -38,16 +38,16 @@ class ReleaseBackoff:
         tracked.postponements = min(tracked.postponements + 1, MOST_DOUBLINGS)
         tracked.is_postponed = True
         self._until[tracked.pod.uid] = Millis(at + pause)
-        self._registry.rest(tracked, True)
+        self._registry.set_backing_off(tracked, True)
 
-    def wake(self, at: Millis) -> None:
+    def expire(self, at: Millis) -> None:
         """Return the pods with an expired backoff to their queues."""
         for uid in [uid for uid, until in self._until.items() if until <= at]:
             del self._until[uid]
             if uid in self._registry.pods:
-                self._registry.rest(self._registry.pods[uid], False)
+                self._registry.set_backing_off(self._registry.pods[uid], False)
 
-    def resting(self) -> list[Uid]:
+    def pods_in_backoff(self) -> list[Uid]:
         """Return the pods in backoff."""
         return list(self._until)
 

@@ -21,146 +21,162 @@ RECLAIM_MS = 600_000
 
 
 class ReleaseWindow:
-    """Windows of all pools and users. Call `review` before a cycle, `admits` before a release."""
+    """Windows of all pools and users. Call `update_closed_pools` before a cycle, `admit` before a
+    release.
+    """
 
     def __init__(self, registry: PodRegistry) -> None:
         self._registry = registry
-        self._reopens: dict[PoolName, int] = {}
+        self._reopen_at_silent: dict[PoolName, int] = {}
         """Pools with a full window, and the number of silent pods at which each one opens again."""
-        self._reclaimed: dict[PoolName, Millis] = {}
+        self._last_reclaim_at: dict[PoolName, Millis] = {}
 
-    def review(self) -> None:
+    def update_closed_pools(self) -> None:
         """Close the pools and users that are stalled or have a full window. Open the others."""
-        closures, binding = self._registry.usage.closures, self._registry.binding
+        closures, binding = self._registry.usage.closed_pools, self._registry.binding
         before = set(closures.pools)
-        closures.pools = {pool for pool in binding.pools() if binding.stalled(pool) is not None}
-        for pool, most in list(self._reopens.items()):
-            if binding.silent(pool) <= most:
-                del self._reopens[pool]
-        closures.pools.update(self._reopens)
-        known, closures.kept_out = closures.kept_out, self._all_kept_out()
-        if closures.pools != before or closures.kept_out.keys() != known.keys():
-            self._registry.usage.tree.reopen()
+        closures.pools = {
+            pool
+            for pool in binding.pools_with_silent_pods()
+            if binding.stalled_since(pool) is not None
+        }
+        for pool, most in list(self._reopen_at_silent.items()):
+            if binding.count_silent(pool) <= most:
+                del self._reopen_at_silent[pool]
+        closures.pools.update(self._reopen_at_silent)
+        known, closures.excluded_users = closures.excluded_users, self._find_excluded_users()
+        if closures.pools != before or closures.excluded_users.keys() != known.keys():
+            self._registry.usage.tree.recompute_order()
         else:
-            for pool, kept_out in closures.kept_out.items():
+            for pool, kept_out in closures.excluded_users.items():
                 for tenant, user in kept_out ^ known[pool]:
-                    self._registry.usage.tree.reopen_leaf(tenant, user)
-        unowned = {who for who in binding.unowned if self._unowned_room(who) <= 0}
-        self._close_users(closures.unowned, unowned)
+                    self._registry.usage.tree.recompute_user_order(tenant, user)
+        unowned = {who for who in binding.unowned if self._remaining_unowned(who) <= 0}
+        self._close_users(closures.users_closed_for_unowned, unowned)
         apart = {
             who
-            for who in binding.accounts_apart()
-            if binding.stalled_apart(who) or self._room_apart(who) <= 0
+            for who in binding.users_with_silent_lane()
+            if binding.is_user_lane_stalled(who) or self._remaining_user_lane(who) <= 0
         }
-        self._close_users(closures.apart, apart)
+        self._close_users(closures.users_closed_for_silent, apart)
 
-    def admits(self, choice: Selection) -> bool:
+    def admit(self, choice: Selection) -> bool:
         """Return whether a workload may be released now. If not, close its pool or its user.
 
         A workload larger than its window is released as soon as the window is empty.
         """
         leaf, shape, pool = choice.leaf, choice.shape, choice.pool
-        pods = sum(count for _, count in shape.parts)
-        binding, closures = self._registry.binding, self._registry.usage.closures
-        if not shape.owned and self._unowned_room(leaf.account) <= 0:
-            self._close_users(closures.unowned, closures.unowned | {leaf.account})
+        pods = sum(count for _, count in shape.request_counts)
+        binding, closures = self._registry.binding, self._registry.usage.closed_pools
+        if not shape.is_owned and self._remaining_unowned(leaf.account) <= 0:
+            self._close_users(
+                closures.users_closed_for_unowned,
+                closures.users_closed_for_unowned | {leaf.account},
+            )
             return False
-        if shape.apart:
-            silent = binding.silent_apart(leaf.account)
-            is_closed = pool in closures.pools and binding.is_recent_apart(leaf.account)
-            is_closed = is_closed or binding.stalled_apart(leaf.account)
-            if is_closed or (silent and pods > self._room_apart(leaf.account)):
-                self._close_users(closures.apart, closures.apart | {leaf.account})
+        if shape.scheduler_may_be_silent:
+            silent = binding.count_user_lane_silent(leaf.account)
+            is_closed = pool in closures.pools and binding.has_recent_user_lane(leaf.account)
+            is_closed = is_closed or binding.is_user_lane_stalled(leaf.account)
+            if is_closed or (silent and pods > self._remaining_user_lane(leaf.account)):
+                self._close_users(
+                    closures.users_closed_for_silent,
+                    closures.users_closed_for_silent | {leaf.account},
+                )
                 return False
             return True
-        silent, window = binding.silent(pool), self.window(pool)
+        silent, window = binding.count_silent(pool), self.max_silent_pods(pool)
         is_closed = pool in closures.pools
         if not is_closed and (not silent or silent + pods <= window):
             return True
         if binding.is_stuck(pool) and self._is_probe(pool, leaf.account, pods):
             return True
         if is_closed:
-            closures.kept_out[pool].add(leaf.account)
-            self._registry.usage.tree.reopen_leaf(*leaf.account)
+            closures.excluded_users[pool].add(leaf.account)
+            self._registry.usage.tree.recompute_user_order(*leaf.account)
             return False
         # The pool opens again late, because every change examines all waiting workloads.
-        self._reopens[pool] = max(0, min(window * 3 // 4, window - pods))
+        self._reopen_at_silent[pool] = max(0, min(window * 3 // 4, window - pods))
         closures.pools.add(pool)
-        closures.kept_out = self._all_kept_out()
-        self._registry.usage.tree.reopen()
+        closures.excluded_users = self._find_excluded_users()
+        self._registry.usage.tree.recompute_order()
         return False
 
-    def reclaims(self, pool: PoolName) -> bool:
+    def may_reclaim(self, pool: PoolName) -> bool:
         """Return whether pods may be evicted for others in a pool.
 
         While binding is stalled this is possible for one workload per `RECLAIM_MS`. Otherwise a
         user could keep capacity with a pod that cannot be bound.
         """
-        now, since = self._registry.usage.now, self._registry.binding.stalled(pool)
-        last = max(since or 0, self._reclaimed.get(pool, Millis(0)))
+        now, since = self._registry.usage.now, self._registry.binding.stalled_since(pool)
+        last = max(since or 0, self._last_reclaim_at.get(pool, Millis(0)))
         return since is None or now - last >= RECLAIM_MS
 
-    def reclaimed(self, pool: PoolName) -> None:
+    def record_reclaim(self, pool: PoolName) -> None:
         """Record that pods of a pool are being evicted for others."""
-        self._reclaimed[pool] = self._registry.usage.now
+        self._last_reclaim_at[pool] = self._registry.usage.now
 
     def due(self) -> Millis | None:
         """Return the next time at which more may be possible without a new event."""
         binding, now = self._registry.binding, self._registry.usage.now
         due: list[Millis] = []
-        for pool in self._registry.usage.closures.pools:
-            due += binding.recent(pool).values()
-            since = binding.stalled(pool)
+        for pool in self._registry.usage.closed_pools.pools:
+            due += binding.recently_released_users(pool).values()
+            since = binding.stalled_since(pool)
             if since is not None:
-                last = max(since, self._reclaimed.get(pool, Millis(0)))
+                last = max(since, self._last_reclaim_at.get(pool, Millis(0)))
                 due.append(Millis(last + RECLAIM_MS))
         return min((at for at in due if at > now), default=None)
 
-    def window(self, pool: PoolName) -> int:
+    def max_silent_pods(self, pool: PoolName) -> int:
         """Return the maximum number of silent pods of a pool."""
         least = self._registry.usage.policy.max_unbound
-        return max(least, GROWTH * self._registry.binding.bound_recently(pool))
+        return max(least, GROWTH * self._registry.binding.count_recently_bound(pool))
 
-    def _all_kept_out(self) -> dict[PoolName, set[UserAccount]]:
+    def _find_excluded_users(self) -> dict[PoolName, set[UserAccount]]:
         """Return the closed pools that accept single workloads, each with the excluded users."""
         binding = self._registry.binding
         found = {}
-        for pool in self._registry.usage.closures.pools:
-            window = self.window(pool)
-            if binding.is_stuck(pool) and binding.silent(pool) < 2 * window:
-                full = {who for who, count in binding.silent_of(pool).items() if count >= window}
-                found[pool] = full | binding.recent(pool).keys()
+        for pool in self._registry.usage.closed_pools.pools:
+            window = self.max_silent_pods(pool)
+            if binding.is_stuck(pool) and binding.count_silent(pool) < 2 * window:
+                full = {
+                    who for who, count in binding.silent_by_user(pool).items() if count >= window
+                }
+                found[pool] = full | binding.recently_released_users(pool).keys()
         return found
 
     def _is_probe(self, pool: PoolName, account: UserAccount, pods: int) -> bool:
         """Return whether a workload may be released although silent pods stall or fill the pool."""
-        binding, window = self._registry.binding, self.window(pool)
+        binding, window = self._registry.binding, self.max_silent_pods(pool)
         pods = min(pods, window)
-        silent = binding.silent_of(pool).items()
+        silent = binding.silent_by_user(pool).items()
         mine = sum(count for (tenant, _), count in silent if tenant == account[0])
         return (
-            account not in binding.recent(pool)
+            account not in binding.recently_released_users(pool)
             and mine + pods <= window
-            and binding.silent(pool) + pods <= 2 * window
+            and binding.count_silent(pool) + pods <= 2 * window
         )
 
-    def _room_apart(self, account: UserAccount) -> int:
+    def _remaining_user_lane(self, account: UserAccount) -> int:
         binding, least = self._registry.binding, self._registry.usage.policy.max_unbound
-        window = max(least, GROWTH * binding.bound_recently_apart(account))
-        return window - binding.silent_apart(account)
+        window = max(least, GROWTH * binding.count_user_lane_bound(account))
+        return window - binding.count_user_lane_silent(account)
 
-    def _unowned_room(self, account: UserAccount) -> int:
+    def _remaining_unowned(self, account: UserAccount) -> int:
         """Return how many more unowned pods of a user may be released."""
         usage, binding = self._registry.usage, self._registry.binding
         mine = binding.unowned.get(account, {})
         least = usage.policy.max_unowned_unbound
-        window = max(least, GROWTH * binding.bound_unowned(account))
+        window = max(least, GROWTH * binding.count_bound_unowned(account))
         if len(mine) < window:
             return window - len(mine)
         counted = sum(
             1
             for each in mine.values()
-            if each.overdue or not each.judged or usage.awaited(each.tracked.allocation) is None
+            if each.is_overdue
+            or not each.was_judged
+            or usage.awaited_pool(each.tracked.allocation) is None
         )
         return window - counted
 
@@ -168,4 +184,4 @@ class ReleaseWindow:
         changed = closed ^ now
         closed.symmetric_difference_update(changed)
         for tenant, user in changed:
-            self._registry.usage.tree.reopen_leaf(tenant, user)
+            self._registry.usage.tree.recompute_user_order(tenant, user)

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from app.core.fairshare.decision import Selection
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.sort_key import GUARANTEED, SiblingKey
-from app.core.fairshare.tree_node import TenantNode, UserNode, path
+from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import Gang
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, PoolName, Uid
-from app.core.placement.allocations import NOTHING, Allocations, ReservedCapacity
+from app.core.placement.allocations import NO_RESERVATION, Allocations, ReservedCapacity
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.reservation import Reservation, Reservations
 
-BARRED_MS = 3_600_000
+DISTRUST_MS = 3_600_000
 """Time for which declared run times of a user are ignored after a pod exceeded its own."""
 
 
-MOST_BARRED = 1000
+MAX_DISTRUSTED_USERS = 1000
 """Number of such users from which expired entries are dropped."""
 
 
@@ -39,17 +39,17 @@ class WorkloadSelector:
         reservations: Reservations,
         considers: Callable[[Uid | None], None],
     ) -> None:
-        self._considers = considers
+        self._on_evaluate = considers
         self._registry = registry
         self._placement = placement
         self._reservations = reservations
-        self._barred: dict[tuple[str, str], Millis] = {}
-        self._starts: dict[Reservation, Millis | None] = {}
-        self._passed: list[Reservation] = []
-        self._possible: set[EquivalenceClass] = set()
-        self._owners: dict[TenantNode, None] = {}
-        self._known: ShareTree | None = None
-        self.looks = 0
+        self._distrusted_runtimes: dict[tuple[str, str], Millis] = {}
+        self._expected_starts: dict[Reservation, Millis | None] = {}
+        self._passed_reservations: list[Reservation] = []
+        self._fitting_classes: set[EquivalenceClass] = set()
+        self._reservation_owners: dict[TenantNode, None] = {}
+        self._last_tree: ShareTree | None = None
+        self.evaluations = 0
         """Number of equivalence classes evaluated in this cycle, repeated evaluations included."""
         self._examples: dict[EquivalenceClass, Uid] = {}
         """A waiting workload of each class that was evaluated in the last cycles."""
@@ -58,51 +58,55 @@ class WorkloadSelector:
     def _tree(self) -> ShareTree:
         return self._registry.usage.tree
 
-    def bar(self, leaf: UserNode, now: Millis) -> None:
+    def distrust_runtime(self, leaf: UserNode, now: Millis) -> None:
         """Record that a pod of a user exceeded its declared run time."""
-        if len(self._barred) >= MOST_BARRED:
-            self._barred = {who: until for who, until in self._barred.items() if until > now}
-        self._barred[leaf.account] = Millis(now + BARRED_MS)
+        if len(self._distrusted_runtimes) >= MAX_DISTRUSTED_USERS:
+            self._distrusted_runtimes = {
+                who: until for who, until in self._distrusted_runtimes.items() if until > now
+            }
+        self._distrusted_runtimes[leaf.account] = Millis(now + DISTRUST_MS)
 
     def start_cycle(self) -> None:
         """Start a scheduling cycle."""
-        self.looks = 0
-        shapes = self._tree.root.shapes
+        self.evaluations = 0
+        shapes = self._tree.root.waiting_by_class
         self._examples = {s: uid for s, uid in self._examples.items() if s in shapes}
 
-    def next(self) -> UserNode | None:
+    def next_user(self) -> UserNode | None:
         """Update order and reservations. Return the user of the head that is next, or None."""
-        self._tree.settle()
-        self._renew()
-        return self._tree.next()
+        self._tree.update_order()
+        self._update_reservations()
+        return self._tree.next_user()
 
-    def start(self, leaf: UserNode) -> Selection | None:
+    def select_head(self, leaf: UserNode) -> Selection | None:
         """Return the head of a user if it fits now in a pool that does not worsen its position."""
         if leaf.head is None:
             return None
         queue_key, shape, pool = leaf.head
-        choice = self._try(leaf, queue_key, shape)
-        if choice is not None and choice.pool != pool and self._stands_worse(choice):
+        choice = self._select_workload(leaf, queue_key, shape)
+        if choice is not None and choice.pool != pool and self._has_lower_rank(choice):
             return None
         return choice
 
-    def fit(self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass) -> Selection | None:
+    def select_if_fits(
+        self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass
+    ) -> Selection | None:
         """Return a workload if it may start and fits now, wherever it is in the order."""
-        return self._try(leaf, queue_key, shape)
+        return self._select_workload(leaf, queue_key, shape)
 
-    def allowed(self, leaf: UserNode, shape: EquivalenceClass) -> tuple[PoolName, ...]:
+    def allowed_pools(self, leaf: UserNode, shape: EquivalenceClass) -> tuple[PoolName, ...]:
         """Return the pools in which the limits of its tenants permit a workload."""
-        return tuple(pool for pool in shape.pools if self._tree.allows(leaf, shape, pool))
+        return tuple(pool for pool in shape.pools if self._tree.is_within_limits(leaf, shape, pool))
 
-    def _stands_worse(self, choice: Selection) -> bool:
+    def _has_lower_rank(self, choice: Selection) -> bool:
         """Return whether the pool of a selection gives the workload a later position."""
         return any(
             branch.key is not None
             and self._tree.rank(branch, choice.shape, choice.pool) > branch.key[:3]
-            for branch in path(choice.leaf)
+            for branch in path_to_root(choice.leaf)
         )
 
-    def waiting(self) -> list[UserNode]:
+    def find_blocked_heads(self) -> list[UserNode]:
         """Start the reservation timer of every head that is next but does not fit. Return the
         users.
 
@@ -110,39 +114,43 @@ class WorkloadSelector:
         guarantee, one per tenant, are returned too, without a timer.
         """
         found: list[UserNode] = []
-        unclaimed = {pool for shape in self._tree.root.shapes for pool in shape.pools}
-        self._wait(self._tree.root, unclaimed, found)
+        unclaimed = {pool for shape in self._tree.root.waiting_by_class for pool in shape.pools}
+        self._collect_blocked_heads(self._tree.root, unclaimed, found)
         return found
 
-    def _wait(self, branch: TenantNode, unclaimed: set[PoolName], found: list[UserNode]) -> None:
+    def _collect_blocked_heads(
+        self, branch: TenantNode, unclaimed: set[PoolName], found: list[UserNode]
+    ) -> None:
         owed = False
-        for child in self._tree.children(branch):
-            if child.key is None or child.key.blocked:
+        for child in self._tree.ordered_children(branch):
+            if child.key is None or child.key.is_blocked:
                 return
-            if not (child.guaranteed or unclaimed):
+            if not (child.may_use_guarantee or unclaimed):
                 continue
             if not isinstance(child, UserNode):
-                if child.guaranteed or _may_use(child, unclaimed):
-                    self._wait(child, unclaimed, found)
+                if child.may_use_guarantee or _may_use(child, unclaimed):
+                    self._collect_blocked_heads(child, unclaimed, found)
             elif child.head is not None:
                 queue_key, shape, _ = child.head
-                self._considers(queue_key.uid)
-                holders = [p for p in shape.pools if self._could_ever(child, shape, p)]
+                self._on_evaluate(queue_key.uid)
+                holders = [p for p in shape.pools if self._could_ever_fit(child, shape, p)]
                 first = not unclaimed.isdisjoint(holders)
                 guaranteed = not owed and self._is_guaranteed(child, shape, holders)
                 if not (first or guaranteed):
                     continue
                 unclaimed.difference_update(holders)
                 owed = owed or guaranteed
-                if self._try(child, queue_key, shape) is None:
+                if self._select_workload(child, queue_key, shape) is None:
                     found.append(child)
                     if first:
-                        self._reservations.note(queue_key.uid, self._registry.usage.now)
+                        self._reservations.start_timer(queue_key.uid, self._registry.usage.now)
 
-    def _could_ever(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
+    def _could_ever_fit(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether a workload may use a pool, and would fit if the pool were empty."""
         could_hold = self._reservations.could_hold
-        return self._tree.allows(leaf, shape, pool) and could_hold(shape, pool, leaf.account)
+        return self._tree.is_within_limits(leaf, shape, pool) and could_hold(
+            shape, pool, leaf.account
+        )
 
     def _is_guaranteed(
         self, leaf: UserNode, shape: EquivalenceClass, pools: Sequence[PoolName]
@@ -151,155 +159,171 @@ class WorkloadSelector:
 
         `pools` have nodes that could hold it. A pool that grows need not have such nodes yet.
         """
-        return leaf.guaranteed and any(
+        return leaf.may_use_guarantee and any(
             branch.guarantees and self._tree.rank(branch, shape, pool).band == GUARANTEED
             for pool in shape.pools
             if pool in pools or self._may_grow_for(leaf, shape, pool)
-            for branch in path(leaf)
+            for branch in path_to_root(leaf)
         )
 
     def _may_grow_for(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
-        beyond = self._placement.beyond
-        return self._tree.allows(leaf, shape, pool) and beyond.could_hold(shape, pool)
+        beyond = self._placement.autoscaling_capacity
+        return self._tree.is_within_limits(leaf, shape, pool) and beyond.could_hold(shape, pool)
 
-    def uses_least(self, reservation: Reservation) -> bool:
+    def has_lowest_usage(self, reservation: Reservation) -> bool:
         """Return whether no waiting sibling borrows less than the owner, at any level."""
         tree, pool = self._tree, reservation.pool
-        for branch in path(reservation.leaf):
+        for branch in path_to_root(reservation.leaf):
             if branch.parent is not None:
-                own = tree.standing(branch, pool, (), 0)
-                waiting = tree.children(branch.parent)
-                if any(tree.standing(other, pool, (), 0) < own for other in waiting):
+                own = tree.weighted_share(branch, pool, (), 0)
+                waiting = tree.ordered_children(branch.parent)
+                if any(tree.weighted_share(other, pool, (), 0) < own for other in waiting):
                     return False
         return True
 
-    def claimed(self) -> Selection | None:
+    def exclusive_owner(self) -> Selection | None:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
         reservations = self._reservations
-        for reservation in (*reservations.strict.values(), *reservations.overdue.values()):
-            choice = self._try(reservation.leaf, reservation.owner, reservation.shape)
+        for reservation in (*reservations.exclusive.values(), *reservations.overdue.values()):
+            choice = self._select_workload(reservation.leaf, reservation.owner, reservation.shape)
             if choice is not None:
                 return choice
         return None
 
     def backfill(self) -> Selection | None:
         """Return the first workload in order that fits and is allowed, if any."""
-        self._passed = []
-        self._owners = {
-            branch: None for r in self._reservations.standing.values() for branch in path(r.leaf)
+        self._passed_reservations = []
+        self._reservation_owners = {
+            branch: None
+            for r in self._reservations.active.values()
+            for branch in path_to_root(r.leaf)
         }
-        for reservation in self._reservations.strict.values():
-            self._owners.update(dict.fromkeys(path(reservation.leaf)))
-        self._possible = self._fitting_now()
-        if not self._possible:
+        for reservation in self._reservations.exclusive.values():
+            self._reservation_owners.update(dict.fromkeys(path_to_root(reservation.leaf)))
+        self._fitting_classes = self._find_fitting_classes()
+        if not self._fitting_classes:
             return None
-        return self._search(self._tree.root)
+        return self._search_children(self._tree.root)
 
     def could_start(self, branch: TenantNode) -> bool:
         """Return whether an allowed head could certainly start with all reservations withheld."""
         assert branch.head is not None
         queue_key, shape, pool = branch.head
-        self._considers(queue_key.uid)
-        standing = tuple(self._reservations.standing.values())
-        withheld = self._withheld(pool, queue_key, shape, None, standing)
-        if branch.source is None or not self._registry.usage.policy.backfill:
+        self._on_evaluate(queue_key.uid)
+        standing = tuple(self._reservations.active.values())
+        withheld = self._withheld_capacity(pool, queue_key, shape, None, standing)
+        if branch.head_user is None or not self._registry.usage.policy.backfill:
             return False  # no backfill: only the next workload starts
-        if not self._may_go(branch.source, shape, pool):
+        if not self._may_start(branch.head_user, shape, pool):
             return False
-        account = branch.source.account
-        return self._placement.plan_for(account, shape, pool, withheld) is not None
+        account = branch.head_user.account
+        return self._placement.find_assignment_for(account, shape, pool, withheld) is not None
 
-    def _search(self, branch: TenantNode) -> Selection | None:
+    def _search_children(self, branch: TenantNode) -> Selection | None:
         """Search the children in order. docs/decisions/0008 explains why heads bind backfill.
 
         A child may offer a workload with a later position than its head. This workload is selected
         only if no sibling offers one with the position of the sibling's head.
         """
         tree, fallback = self._tree, None
-        for child in tree.children(branch):
-            if child not in self._owners and self._possible.isdisjoint(child.shapes):
+        for child in tree.ordered_children(branch):
+            if child not in self._reservation_owners and self._fitting_classes.isdisjoint(
+                child.waiting_by_class
+            ):
                 continue
-            found = self._within(child) if isinstance(child, UserNode) else self._below(child)
+            found = (
+                self._select_in_queue(child)
+                if isinstance(child, UserNode)
+                else self._select_in_tenant(child)
+            )
             if found is None:
                 continue
             assert child.key is not None
             if tree.rank(child, found.shape, found.pool) <= child.key[:3]:
                 return found
             fallback = fallback or found
-            self._pass_below(child)
+            self._pass_reservations_below(child)
         return fallback
 
-    def _below(self, tenant: TenantNode) -> Selection | None:
+    def _select_in_tenant(self, tenant: TenantNode) -> Selection | None:
         """Return the head of a tenant if it fits, else a selection from its children."""
         assert tenant.head is not None
-        assert tenant.source is not None
+        assert tenant.head_user is not None
         queue_key, shape, _ = tenant.head
-        return self._try(tenant.source, queue_key, shape, self._passed) or self._search(tenant)
+        return self._select_workload(
+            tenant.head_user, queue_key, shape, self._passed_reservations
+        ) or self._search_children(tenant)
 
-    def _within(self, leaf: UserNode) -> Selection | None:
-        standing = self._reservations.standing.values()
+    def _select_in_queue(self, leaf: UserNode) -> Selection | None:
+        standing = self._reservations.active.values()
         ahead = sorted((r for r in standing if r.leaf is leaf), key=lambda r: r.owner)
         found = None
-        for queue_key, shape in self._in_turn(leaf):
+        for queue_key, shape in self._queue_candidates(leaf):
             while ahead and ahead[0].owner < queue_key:
-                self._pass(ahead.pop(0))
-            found = self._try(leaf, queue_key, shape, self._passed)
+                self._pass_reservation(ahead.pop(0))
+            found = self._select_workload(leaf, queue_key, shape, self._passed_reservations)
             if found is not None:
                 break
         for reservation in ahead:
-            self._pass(reservation)
+            self._pass_reservation(reservation)
         return found
 
-    def _in_turn(self, leaf: UserNode) -> Iterable[tuple[QueueKey, EquivalenceClass]]:
+    def _queue_candidates(self, leaf: UserNode) -> Iterable[tuple[QueueKey, EquivalenceClass]]:
         """Return the candidates of a queue in order.
 
         These are the first workload of every equivalence class, and each owner of a reservation. An
         owner may fit although earlier workloads of its class do not.
         """
         reservations = self._reservations
-        kinds = (reservations.strict, reservations.overdue, reservations.standing)
+        kinds = (reservations.exclusive, reservations.overdue, reservations.active)
         owners = {r.owner: r.shape for kind in kinds for r in kind.values() if r.leaf is leaf}
         if not owners:
-            return leaf.queue.heads()
-        return sorted({**owners, **dict(leaf.queue.heads())}.items(), key=lambda pair: pair[0])
+            return leaf.queue.class_heads()
+        return sorted(
+            {**owners, **dict(leaf.queue.class_heads())}.items(), key=lambda pair: pair[0]
+        )
 
-    def _pass_below(self, branch: TenantNode) -> None:
+    def _pass_reservations_below(self, branch: TenantNode) -> None:
         """Pass all reservations below a branch. Workloads after the branch must respect these."""
-        for reservation in self._reservations.standing.values():
-            if reservation not in self._passed and branch in path(reservation.leaf):
-                self._pass(reservation)
+        for reservation in self._reservations.active.values():
+            if reservation not in self._passed_reservations and branch in path_to_root(
+                reservation.leaf
+            ):
+                self._pass_reservation(reservation)
 
-    def _pass(self, reservation: Reservation) -> None:
-        self._passed.append(reservation)
-        self._possible = self._fitting_now()
+    def _pass_reservation(self, reservation: Reservation) -> None:
+        self._passed_reservations.append(reservation)
+        self._fitting_classes = self._find_fitting_classes()
 
-    def _try(
+    def _select_workload(
         self,
         leaf: UserNode,
         queue_key: QueueKey,
         shape: EquivalenceClass,
         passed: Sequence[Reservation] = (),
     ) -> Selection | None:
-        self._considers(queue_key.uid)
+        self._on_evaluate(queue_key.uid)
         pool = shape.pools[0]
         if len(shape.pools) > 1:
-            options = self._options(leaf, queue_key, shape, passed)
+            options = self._fitting_pools(leaf, queue_key, shape, passed)
             if not options:
                 return None
-            pool = self._tree.target(leaf, shape, options)
+            pool = self._tree.choose_pool(leaf, shape, options)
             if leaf.head is not None and leaf.head[0] is queue_key and leaf.head[2] in options:
                 pool = leaf.head[2]  # the pool of its position in the order
-        elif not self._may_go(leaf, shape, pool):
+        elif not self._may_start(leaf, shape, pool):
             return None
-        withheld = self._withheld(pool, queue_key, shape, leaf, passed)
-        plan = self._placement.plan_for(leaf.account, shape, pool, withheld)
+        withheld = self._withheld_capacity(pool, queue_key, shape, leaf, passed)
+        plan = self._placement.find_assignment_for(leaf.account, shape, pool, withheld)
         return Selection(leaf, queue_key, shape, pool, plan) if plan is not None else None
 
-    def _may_go(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
+    def _may_start(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether limits and release windows permit a workload in a pool now."""
-        return self._tree.is_open(leaf, shape, pool) and self._tree.allows(leaf, shape, pool)
+        return self._tree.is_open(leaf, shape, pool) and self._tree.is_within_limits(
+            leaf, shape, pool
+        )
 
-    def _options(
+    def _fitting_pools(
         self,
         leaf: UserNode,
         queue_key: QueueKey,
@@ -309,13 +333,13 @@ class WorkloadSelector:
         """Return the pools where a workload is permitted and fits now, the best first."""
         fitting = {}
         for pool in shape.pools:
-            withheld = self._withheld(pool, queue_key, shape, leaf, passed)
-            plan = self._placement.plan_for(leaf.account, shape, pool, withheld)
-            if plan is not None and self._may_go(leaf, shape, pool):
+            withheld = self._withheld_capacity(pool, queue_key, shape, leaf, passed)
+            plan = self._placement.find_assignment_for(leaf.account, shape, pool, withheld)
+            if plan is not None and self._may_start(leaf, shape, pool):
                 fitting[pool] = plan
-        return self._placement.ranked(shape, fitting)
+        return self._placement.rank_pools(shape, fitting)
 
-    def _withheld(
+    def _withheld_capacity(
         self,
         pool: PoolName,
         queue_key: QueueKey | None,
@@ -324,126 +348,138 @@ class WorkloadSelector:
         passed: Sequence[Reservation],
     ) -> ReservedCapacity:
         reservations = self._reservations
-        if not (passed or reservations.strict or reservations.overdue):
-            return NOTHING
+        if not (passed or reservations.exclusive or reservations.overdue):
+            return NO_RESERVATION
         against = [r for r in passed if r.pool == pool]
-        for binding in (reservations.strict, reservations.overdue):
+        for binding in (reservations.exclusive, reservations.overdue):
             if pool in binding and binding[pool] not in against:
                 against.append(binding[pool])
         if queue_key is not None:
-            paid = reservations.strict.get(pool)
+            paid = reservations.exclusive.get(pool)
             if paid is not None and paid.owner.uid == queue_key.uid:
-                return NOTHING  # others wait for it, so it must not wait for them
+                return NO_RESERVATION  # others wait for it, so it must not wait for them
             against = [r for r in against if r.owner.uid != queue_key.uid]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
-        return reservations.withheld(against)
+        return reservations.total_capacity(against)
 
     def _ends_before(
         self, shape: EquivalenceClass, leaf: UserNode | None, reservation: Reservation
     ) -> bool:
         """Return whether a trusted declaration says that a workload ends before a reservation."""
         now = self._registry.usage.now
-        if reservation.strict or shape.lifetime is None:
+        if reservation.is_exclusive or shape.lifetime is None:
             return False
-        if leaf is not None and self._is_barred(leaf, now):
+        if leaf is not None and self._is_runtime_distrusted(leaf, now):
             return False
-        if reservation not in self._starts:
-            self._starts[reservation] = self._reservations.starts(reservation)
-        starts = self._starts[reservation]
+        if reservation not in self._expected_starts:
+            self._expected_starts[reservation] = self._reservations.expected_start(reservation)
+        starts = self._expected_starts[reservation]
         return starts is not None and now + shape.lifetime <= starts
 
-    def _is_due(self, reservation: Reservation) -> bool:
+    def _is_still_needed(self, reservation: Reservation) -> bool:
         """Return whether the owner of a reservation still waits for it and may use it."""
-        workload = self._registry.workload(reservation.owner.uid)
-        if workload is None or workload.leaf is None or workload.shape is None:
+        workload = self._registry.find_workload(reservation.owner.uid)
+        if workload is None or workload.leaf is None or workload.equivalence_class is None:
             return False
-        if reservation.completes and not (isinstance(workload, Gang) and workload.half):
+        if reservation.completes_gang and not (
+            isinstance(workload, Gang) and workload.is_partially_released
+        ):
             return False  # its released pods have ended: a whole gang waits like any workload
-        leaf, shape, pool = workload.leaf, workload.shape, reservation.pool
-        if pool not in shape.pools or not self._tree.allows(leaf, shape, pool):
+        leaf, shape, pool = workload.leaf, workload.equivalence_class, reservation.pool
+        if pool not in shape.pools or not self._tree.is_within_limits(leaf, shape, pool):
             return False
         reservation.leaf, reservation.shape = leaf, shape
         return True
 
-    def _is_barred(self, leaf: UserNode, now: Millis) -> bool:
+    def _is_runtime_distrusted(self, leaf: UserNode, now: Millis) -> bool:
         """Return whether the user has, or recently had, a pod beyond its declared run time."""
-        if self._barred.get(leaf.account, 0) > now:
+        if self._distrusted_runtimes.get(leaf.account, 0) > now:
             return True
-        self._barred.pop(leaf.account, None)
-        running = self._registry.running.get(leaf, {}).values()
-        return any(t.allocation is not None and t.allocation.overstayed(now) for t in running)
+        self._distrusted_runtimes.pop(leaf.account, None)
+        running = self._registry.running_by_user.get(leaf, {}).values()
+        return any(
+            t.allocation is not None and t.allocation.is_past_declared_end(now) for t in running
+        )
 
-    def _fitting_now(self) -> set[EquivalenceClass]:
+    def _find_fitting_classes(self) -> set[EquivalenceClass]:
         """Return the equivalence classes that fit somewhere in capacity that is not withheld."""
-        self.looks += len(self._tree.root.shapes)
-        bound = (*self._reservations.strict.values(), *self._reservations.overdue.values())
-        owners = [*self._passed, *bound]
+        self.evaluations += len(self._tree.root.waiting_by_class)
+        bound = (*self._reservations.exclusive.values(), *self._reservations.overdue.values())
+        owners = [*self._passed_reservations, *bound]
         owned = {r.shape for r in owners}
-        found = {shape for shape in self._tree.root.shapes if shape in owned or self._fits(shape)}
-        self._considers(None)
+        found = {
+            shape
+            for shape in self._tree.root.waiting_by_class
+            if shape in owned or self._fits_anywhere(shape)
+        }
+        self._on_evaluate(None)
         return found
 
-    def _fits(self, shape: EquivalenceClass) -> bool:
+    def _fits_anywhere(self, shape: EquivalenceClass) -> bool:
         """Return whether a class fits somewhere now. The time is attributed to one of its pods."""
-        self._considers(self._example(shape))
+        self._on_evaluate(self._example_workload(shape))
         return any(
-            self._placement.plan(shape, pool, self._withheld(pool, None, shape, None, self._passed))
+            self._placement.find_assignment(
+                shape,
+                pool,
+                self._withheld_capacity(pool, None, shape, None, self._passed_reservations),
+            )
             for pool in shape.pools
         )
 
-    def _example(self, shape: EquivalenceClass) -> Uid | None:
+    def _example_workload(self, shape: EquivalenceClass) -> Uid | None:
         """Return a waiting workload of a class, the same one until it waits no more."""
         uid = self._examples.get(shape)
         if uid is not None:
-            workload = self._registry.workload(uid)
-            if workload is not None and workload.shape is shape:
+            workload = self._registry.find_workload(uid)
+            if workload is not None and workload.equivalence_class is shape:
                 return uid
-        leaf = self._tree.leaf_with(shape)
+        leaf = self._tree.first_user_with_class(shape)
         if leaf is None:
             return None
-        uid = next(queue_key.uid for queue_key, other in leaf.queue.heads() if other is shape)
+        uid = next(queue_key.uid for queue_key, other in leaf.queue.class_heads() if other is shape)
         self._examples[shape] = uid
         return uid
 
-    def _renew(self) -> None:
+    def _update_reservations(self) -> None:
         """Give the reservation of each pool to the first workload that waited long enough."""
         reservations, usage, tree = self._reservations, self._registry.usage, self._tree
-        if self._known is not tree:
-            self._known = tree
-            reservations.rebind()
-        reservations.keep_strict(self._is_due)
-        self._starts.clear()
+        if self._last_tree is not tree:
+            self._last_tree = tree
+            reservations.reset_for_new_tree()
+        reservations.drop_unneeded_exclusive(self._is_still_needed)
+        self._expected_starts.clear()
         overdue = {r.owner.uid: pool for pool, r in reservations.overdue.items()}
         waiting = []
-        for uid in reservations.due(usage.now, usage.policy.reserve_after):
-            workload = self._registry.workload(uid)
+        for uid in reservations.expired_timers(usage.now, usage.policy.reserve_after):
+            workload = self._registry.find_workload(uid)
             if workload is not None and workload.leaf is not None:
                 place = (uid not in overdue, _rank_of(workload.leaf), workload.queue_key)
                 waiting.append((place, workload))
-        reservations.standing.clear()
+        reservations.active.clear()
         for _, workload in sorted(waiting, key=lambda pair: pair[0]):
-            leaf, queue_key, shape = workload.leaf, workload.queue_key, workload.shape
+            leaf, queue_key, shape = workload.leaf, workload.queue_key, workload.equivalence_class
             assert leaf is not None
             assert queue_key is not None
             assert shape is not None
-            if reservations.paid_for(queue_key.uid):
+            if reservations.is_paid_by_reclaim(queue_key.uid):
                 continue
             for pool in (
                 (overdue[queue_key.uid],)
                 if overdue.get(queue_key.uid) in shape.pools
                 else shape.pools
             ):
-                free = pool not in reservations.standing and tree.allows(leaf, shape, pool)
+                free = pool not in reservations.active and tree.is_within_limits(leaf, shape, pool)
                 if free and reservations.reserve(queue_key, leaf, shape, pool):
                     break
-        reservations.soften()
+        reservations.demote()
 
 
 def _rank_of(leaf: UserNode) -> list[SiblingKey]:
     """Return the position of a user in the whole order, comparable between users."""
-    return [branch.key for branch in path(leaf) if branch.key is not None][::-1]
+    return [branch.key for branch in path_to_root(leaf) if branch.key is not None][::-1]
 
 
 def _may_use(branch: TenantNode, pools: set[PoolName]) -> bool:
-    return any(not pools.isdisjoint(shape.pools) for shape in branch.shapes)
+    return any(not pools.isdisjoint(shape.pools) for shape in branch.waiting_by_class)

@@ -12,18 +12,18 @@ from app.core.model import Amounts, NodeName, Resource, Uid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victim:
-    """A released pod or gang that is evicted whole. `broken`: part of the gang is already gone.
+    """A released pod or gang that is evicted whole. `is_broken`: part of the gang is already gone.
 
-    An elastic gang is several victims: each of its further pods (`further`), and the whole gang.
+    An elastic gang is several victims: each of its further pods (`is_surplus`), and the whole gang.
     """
 
     leaf: UserNode
     pods: tuple[PodRecord, ...]
     cause: ReclaimCause
-    broken: bool = False
-    lost: int = 0
+    is_broken: bool = False
+    lost_device_ms: int = 0
     """Device-milliseconds that its eviction loses at most."""
-    further: bool = False
+    is_surplus: bool = False
 
     @property
     def gang(self) -> GangKey | None:
@@ -31,16 +31,16 @@ class Victim:
         gang = self.pods[0].gang
         return gang.key if gang is not None else None
 
-    def frees(self) -> set[Resource]:
+    def freed_resources(self) -> set[Resource]:
         """Return the resources that its eviction frees."""
         return {r for t in self.pods for r, v in t.pod.demand.items() if v > 0}
 
     @property
-    def is_noticed(self) -> bool:
+    def has_notice(self) -> bool:
         """Return whether an earlier leader gave a notice to any of its pods."""
-        return any(t.pod.reclaim.ends is not None for t in self.pods)
+        return any(t.pod.reclaim_terms.notice_ends_at is not None for t in self.pods)
 
-    def order(self) -> tuple[bool, bool, int, int, bool, int, int, int, str]:
+    def eviction_order(self) -> tuple[bool, bool, int, int, bool, int, int, int, str]:
         """Return the sort key among the victims of one tenant.
 
         The rest of a broken gang comes first, because it is useless. Then come pods that an elastic
@@ -48,25 +48,25 @@ class Victim:
         with a notice comes first, then the smallest loss, then the latest release.
         """
         first = self.pods[0]
-        epoch, sequence = max(t.stamp for t in self.pods)
-        quality = min(t.pod.quality for t in self.pods)
+        epoch, sequence = max(t.release_id for t in self.pods)
+        quality = min(t.pod.qos_class for t in self.pods)
         last = (-epoch, -sequence, first.pod.uid)
-        equal = (first.pod.priority, quality, not self.is_noticed, self.lost)
-        return (not self.broken, not self.further, *equal, *last)
+        equal = (first.pod.priority, quality, not self.has_notice, self.lost_device_ms)
+        return (not self.is_broken, not self.is_surplus, *equal, *last)
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimPlan:
     """The victims for a workload in a pool, and the capacity that it will use per node.
 
-    `awaited` are pods that are already terminating there. `compared` has the comparison of each
+    `terminating` are pods that are already terminating there. `compared` has the comparison of each
     victim with the workload. Both shares are the same for own pods of lower priority.
     """
 
     victims: tuple[Victim, ...]
-    rooms: dict[NodeName, Amounts]
-    compared: tuple[BorrowedShares, ...]
-    awaited: frozenset[Uid] = frozenset()
+    capacity_by_node: dict[NodeName, Amounts]
+    weighted_shares: tuple[BorrowedShares, ...]
+    terminating: frozenset[Uid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

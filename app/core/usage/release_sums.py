@@ -13,7 +13,7 @@ from app.core.audit_entry import AuditRecord, EntryType
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName
 from app.core.placement.pools import add_to
-from app.core.quantities import ManagedResources, amount
+from app.core.quantities import ManagedResources, parse_amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ReleaseSum:
         if release.waited is not None:
             self.waits.append(release.waited)
 
-    def wait(self, part: float) -> int | None:
+    def wait_quantile(self, part: float) -> int | None:
         """Return the wait that `part` of the pods did not exceed (nearest rank), or None."""
         if not self.waits:
             return None
@@ -67,7 +67,7 @@ def released_pod(record: AuditRecord, managed: ManagedResources) -> ReleasedPod 
     for name, text in written.items() if isinstance(written, Mapping) else ():
         if name in managed and isinstance(text, str):
             try:
-                request[Resource(name)] = amount(name, text)
+                request[Resource(name)] = parse_amount(name, text)
             except InvalidInput:  # any client of Redis can write there
                 return None
     pool = facts.get("pool")

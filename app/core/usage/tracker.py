@@ -29,35 +29,35 @@ class UsageTracker:
     def __init__(self, registry: PodRegistry, managed: ManagedResources) -> None:
         self._registry = registry
         self._managed = managed
-        self._seen: dict[Uid, list[UsageRecord]] = {}
+        self._ended_records: dict[Uid, list[UsageRecord]] = {}
         """Ended usage records by pod, in order."""
         self._demands: dict[tuple[tuple[Resource, int], ...], Amounts] = {}
 
-    def follow(self, tracked: PodRecord) -> Iterator[UsageStarted | UsageEnded]:
+    def update_record(self, tracked: PodRecord) -> Iterator[UsageStarted | UsageEnded]:
         """Process a pod that may be accounted differently. Yield the records to store."""
-        old = tracked.run
-        if old is None and tracked.life is not PodState.USING:
-            if tracked.life is PodState.HELD:
-                tracked.entered = None
+        old = tracked.usage_record
+        if old is None and tracked.state is not PodState.USING:
+            if tracked.state is PodState.HELD:
+                tracked.counted_since = None
             return
-        wanted = self._wanted(tracked)
+        wanted = self._present_record(tracked)
         if wanted is old:
             return
-        tracked.run = wanted
+        tracked.usage_record = wanted
         if wanted is None:
-            tracked.entered = None
+            tracked.counted_since = None
         else:
             yield UsageStarted(wanted)
         if old is not None and (wanted is None or wanted.begin != old.begin):
             yield self._end(old, self._now)
 
-    def gone(self, tracked: PodRecord) -> Iterator[UsageEnded]:
+    def close_record(self, tracked: PodRecord) -> Iterator[UsageEnded]:
         """Yield the ended record of a pod that is removed."""
-        if tracked.run is not None:
-            yield self._end(tracked.run, self._now)
-            tracked.run = None
+        if tracked.usage_record is not None:
+            yield self._end(tracked.usage_record, self._now)
+            tracked.usage_record = None
 
-    def take_up(
+    def start_term(
         self, kept: Iterable[UsageRecord], intents: Iterable[Intend]
     ) -> Iterator[UsageEnded]:
         """Start a leader term: continue the stored records, and end those of ended pods.
@@ -69,44 +69,46 @@ class UsageTracker:
         for uid in {**known, **begun}:
             tracked = self._registry.pods.get(uid)
             parts = self._parts(uid, known.get(uid), begun)
-            if tracked is not None and tracked.life is PodState.USING:
+            if tracked is not None and tracked.state is PodState.USING:
                 if not parts:
-                    self._go_on(tracked, known.get(uid), begun.get(uid))
+                    self._continue_record(tracked, known.get(uid), begun.get(uid))
             elif uid in known and not parts:
                 run = known[uid]
                 parts = [replace(run, end=max(run.begin, self._now), assumed=True)]
             yield from map(UsageEnded, parts)
 
-    def runs(self) -> Iterator[UsageRecord]:
+    def open_records(self) -> Iterator[UsageRecord]:
         """Yield the open usage records."""
-        return (t.run for t in self._registry.pods.values() if t.run is not None)
+        return (t.usage_record for t in self._registry.pods.values() if t.usage_record is not None)
 
     @property
     def _now(self) -> Millis:
         return self._registry.usage.now
 
-    def _go_on(self, tracked: PodRecord, kept: UsageRecord | None, begun: Millis | None) -> None:
+    def _continue_record(
+        self, tracked: PodRecord, kept: UsageRecord | None, begun: Millis | None
+    ) -> None:
         """Continue the stored record of a pod, because no part has ended since."""
-        seen = tracked.run
+        seen = tracked.usage_record
         if kept is not None:
-            tracked.run = kept if seen is None else _continued(kept, kept.begin, seen)
+            tracked.usage_record = kept if seen is None else _continued(kept, kept.begin, seen)
         elif seen is not None and begun:
-            tracked.run = _continued(None, begun, seen)
+            tracked.usage_record = _continued(None, begun, seen)
         elif begun:
-            tracked.entered = begun
-        self._registry.touched[tracked.pod.uid] = tracked
+            tracked.counted_since = begun
+        self._registry.changed_pods[tracked.pod.uid] = tracked
 
-    def _wanted(self, tracked: PodRecord) -> UsageRecord | None:
+    def _present_record(self, tracked: PodRecord) -> UsageRecord | None:
         """Return the present usage record of a pod: the previous one if it did not change."""
-        if tracked.life is not PodState.USING or tracked.pool is None or tracked.leaf is None:
+        if tracked.state is not PodState.USING or tracked.pool is None or tracked.leaf is None:
             return None
-        pod, old, now = tracked.pod, tracked.run, self._now
+        pod, old, now = tracked.pod, tracked.usage_record, self._now
         whose = tracked.leaf.tenant, pod.user, tracked.pool, pod.gang or pod.owner or pod.name
         amounts = self._managed_of(pod.demand)
-        begin = now if tracked.entered is None else tracked.entered
-        bound = pod.started
+        begin = now if tracked.counted_since is None else tracked.counted_since
+        bound = pod.started_at
         if old is not None:
-            goes_on = old.whose == whose and old.amounts == amounts
+            goes_on = old.account_and_workload == whose and old.amounts == amounts
             if goes_on and old.node == (pod.node or NO_NODE):
                 return old
             begin = old.begin if goes_on else max(old.begin, now)
@@ -128,9 +130,9 @@ class UsageTracker:
 
     def _end(self, run: UsageRecord, at: Millis) -> UsageEnded:
         ended = replace(run, end=max(run.begin, at))
-        if run.uid not in self._seen and len(self._seen) >= MOST_SEEN:
-            del self._seen[next(iter(self._seen))]
-        seen = self._seen.setdefault(run.uid, [])
+        if run.uid not in self._ended_records and len(self._ended_records) >= MOST_SEEN:
+            del self._ended_records[next(iter(self._ended_records))]
+        seen = self._ended_records.setdefault(run.uid, [])
         seen.append(ended)
         del seen[:-MOST_PARTS]
         return UsageEnded(ended)
@@ -140,7 +142,7 @@ class UsageTracker:
     ) -> list[UsageRecord]:
         """Return the records of a pod that ended since its stored start, beginning there."""
         since = kept.begin if kept is not None else begun[uid]
-        parts = [run for run in self._seen.get(uid, ()) if (run.end or 0) > since]
+        parts = [run for run in self._ended_records.get(uid, ()) if (run.end or 0) > since]
         if parts:
             parts[0] = _continued(kept, since or parts[0].begin, parts[0])
         return parts

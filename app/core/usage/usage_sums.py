@@ -48,7 +48,7 @@ class UsageAggregator:
         most: int = MOST_ROWS,
     ) -> None:
         self._names = [_NAMES[each] for each in by]
-        self._stays = _stays if GroupBy.NODE in by else _whole
+        self._split_by_node = _stays if GroupBy.NODE in by else _whole
         self._begin = begin
         self._end = end
         self._step = step or Millis(max(1, end - begin))
@@ -64,7 +64,7 @@ class UsageAggregator:
         if until <= max(run.begin, self._begin):
             return 0
         steps = 0
-        for node, begin, end in self._stays(run, until):
+        for node, begin, end in self._split_by_node(run, until):
             names = tuple([name(run, node) for name in self._names])
             for at, span in self._spans(begin, end):
                 self._count(names, at, run, span)
@@ -97,7 +97,7 @@ class UsageAggregator:
             begin = Millis(following)
 
 
-def seconds(resource: Resource, spent: int) -> str:
+def format_resource_seconds(resource: Resource, spent: int) -> str:
     """Return resource-seconds as an exact decimal, in the unit in which people count it."""
     digits = 6 if resource == CPU else 3
     whole, rest = divmod(abs(spent), 10**digits)

@@ -18,7 +18,7 @@ from app.core.errors import ClusterError, InvalidInput
 from app.devcluster.node import addresses
 from app.devcluster.node.requirements import SYSTEM_PATH
 from app.devcluster.processes import ChildProcess, Processes, Program
-from app.devcluster.readiness import until
+from app.devcluster.readiness import wait_until
 
 HOLDER = "namespaces"
 READY_SECONDS = 20.0
@@ -54,7 +54,7 @@ class Namespaces:
             *(HOLDER, str(self._folder), str(pause)),
         )
         holder = self._processes.start(Program(HOLDER, argv, {"PATH": SYSTEM_PATH}))
-        until(
+        wait_until(
             {"the namespaces of the node": (self._folder / "namespaces").exists},
             seconds=READY_SECONDS,
             check=lambda: self._processes.check([holder]),

@@ -25,8 +25,8 @@ from app.devcluster.node.requirements import NodeTools, find
 from app.devcluster.nodes import GPU, RBAC, ready_nodes
 from app.devcluster.processes import Processes
 from app.devcluster.progress import NoProgress, SetupProgress
-from app.devcluster.readiness import until
-from app.devcluster.signals import orderly
+from app.devcluster.readiness import wait_until
+from app.devcluster.signals import signals_as_interrupt
 from app.tls.certificate_authority import write_private
 
 READY_SECONDS = 120.0
@@ -92,10 +92,10 @@ class RealNode:
         again. Raises ToolMissing, ClusterError, InvalidInput.
         """
         told = progress or NoProgress()
-        with orderly():
+        with signals_as_interrupt():
             tools, node_tools = find(told)
-            folders.claim(self.folder)
-            with folders.alone(self.folder):
+            folders.claim_folder(self.folder)
+            with folders.lock_folder(self.folder):
                 details = self.status()
                 if details is None or details.dead:
                     self._take_down()
@@ -110,19 +110,19 @@ class RealNode:
         """
         if not folders.is_ours(self.folder):
             return False
-        with folders.alone(self.folder):
+        with folders.lock_folder(self.folder):
             self._take_down()
-            folders.remove(self.folder)
+            folders.remove_folder(self.folder)
         return True
 
     def status(self) -> NodeDetails | None:
         """Return the details; None if no node is up."""
-        state = self._state()
+        state = self._read_state()
         return self.details() if state is not None and state.ready else None
 
     def details(self) -> NodeDetails:
         """Return addresses, files and processes. Raises ClusterError if no node is up."""
-        state = self._known()
+        state = self._require_state()
         alive = {child.name: child.pid for child in self.processes.alive()}
         dead = sorted({child.name for child in self.processes.recorded()} - set(alive))
         works = not dead
@@ -141,12 +141,12 @@ class RealNode:
 
     def kubectl(self, *args: str, stdin: str | None = None) -> str:
         """Run kubectl as the cluster administrator and return its output. Raises ClusterError."""
-        kubectl = Kubectl(Path(self._known().kubectl), self.kubeconfig, self.folder)
+        kubectl = Kubectl(Path(self._require_state().kubectl), self.kubeconfig, self.folder)
         return kubectl.run(*args, stdin=stdin)
 
     def load(self, archive: Path) -> list[str]:
         """Import an image archive, and return the names of all images of the node."""
-        self._known()
+        self._require_state()
         return images.load(self.namespaces, archive)
 
     def api(self) -> SetupClient:
@@ -165,15 +165,15 @@ class RealNode:
                 network = Network(addresses.HOST, addresses.SERVICES)
                 control_plane = ControlPlane.prepare(self.folder, self.processes, network=network)
                 control_plane.start(tools, durable=False)
-            self._write(state)
+            self._write_state(state)
             with progress.step("Starting containerd"):
                 self._start_containerd(node_tools)
             with progress.step(f"Starting the node with {gpus} {GPU}", "15 s"):
                 self._start_node(control_plane, node_tools, gpus)
-            self._write(msgspec.structs.replace(state, ready=True))
+            self._write_state(msgspec.structs.replace(state, ready=True))
         except KeyboardInterrupt:
             self._take_down()
-            folders.remove(self.folder)
+            folders.remove_folder(self.folder)
             raise
         except BaseException:
             self._end_processes()  # keeps the logs
@@ -229,7 +229,7 @@ class RealNode:
             )
 
     def _wait(self, conditions: dict[str, Any]) -> None:
-        until(
+        wait_until(
             conditions,
             seconds=READY_SECONDS,
             check=lambda: self.processes.check(self.processes.recorded()),
@@ -254,26 +254,26 @@ class RealNode:
     def _take_down(self) -> None:
         self._end_processes()
         kernel_state.restore(self._kernel)
-        folders.empty(self.folder)
+        folders.empty_folder(self.folder)
 
     def _control_plane(self) -> ControlPlane:
         return ControlPlane.load(self.folder, self.processes)
 
-    def _known(self) -> RealNodeState:
-        state = self._state()
+    def _require_state(self) -> RealNodeState:
+        state = self._read_state()
         if state is None:
             raise ClusterError(
                 f"No node is up in {self.folder}; start one by `fairgate dev node up`."
             )
         return state
 
-    def _state(self) -> RealNodeState | None:
+    def _read_state(self) -> RealNodeState | None:
         try:
             return msgspec.json.decode((self.folder / "node.json").read_bytes(), type=RealNodeState)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _write(self, state: RealNodeState) -> None:
+    def _write_state(self, state: RealNodeState) -> None:
         _write_json(self.folder / "node.json", state)
 
 

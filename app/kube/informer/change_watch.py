@@ -20,14 +20,14 @@ from app.kube.informer.watched_kind import Timing
 
 log = logging.getLogger("fairgate.kube")
 
-_page = Decoder(objects.Bare)
+_page = Decoder(objects.MetadataOnly)
 CALM = Timing(follow=(240.0, 300.0), silence=150.0)
 """Long watches: on None the caller reads everything again, which should be rare."""
 
-_change = Decoder(objects.Change[objects.Bare])
+_change = Decoder(objects.WatchEvent[objects.MetadataOnly])
 
 
-async def follow(
+async def watch_changes(
     client: Client,
     path: str,
     hear: Callable[[str | None], None],
@@ -43,7 +43,7 @@ async def follow(
     failures = 0
     while True:
         try:
-            version = await _version(client, path, where)
+            version = await _read_version(client, path, where)
             hear(None)
             await _stream(client, path, where, version, hear, timing)
             failures = 0
@@ -57,7 +57,7 @@ async def follow(
         await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311  (jitter, not a secret)
 
 
-async def _version(client: Client, path: str, where: list[tuple[str, str]]) -> str:
+async def _read_version(client: Client, path: str, where: list[tuple[str, str]]) -> str:
     """Return the resourceVersion from which to watch. The listed objects are not needed."""
     answer = await client.request("GET", path, query=[*where, ("limit", "1")])
     return _page.decode(answer).metadata.resource_version

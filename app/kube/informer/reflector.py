@@ -31,11 +31,11 @@ from app.ports.liveness import EVENT_LOOP, Steps, TaskSlice
 log = logging.getLogger("fairgate.kube")
 
 _raw_page = Decoder(objects.ListPage[msgspec.Raw])
-_raw_change = Decoder(objects.Change[msgspec.Raw])
-_bare = Decoder(objects.Bare)
+_raw_change = Decoder(objects.WatchEvent[msgspec.Raw])
+_bare = Decoder(objects.MetadataOnly)
 _status = Decoder(objects.StatusObject)
 
-BEHIND = "listed, because changes may be missing"
+CHANGES_MISSING = "listed, because changes may be missing"
 
 
 class _GapError(Exception):
@@ -57,42 +57,42 @@ class Reflector(Generic[T]):
     ) -> None:
         """`interrupted` is called for each watch that ends early."""
         self.kind = kind
-        self.lists = 0
+        self.list_count = 0
         """Number of completely read lists."""
         self._client = client
         self._sink = sink
         self._clock = clock
         self._timing = timing
-        self._interrupted = interrupted
+        self._on_interruption = interrupted
         self._steps = steps
         self._freshness = Freshness(
             kind.source, sink, clock, silence=timing.silence, outage=timing.outage
         )
-        self._known: set[str] = set()
+        self._known_keys: set[str] = set()
         self._paging = Paging(timing.page)
         self._version = ""
         self._paths = (kind.path, *kind.other_paths)
         self._path = kind.path
         self._missing_paths = 0
-        self._asked: list[asyncio.Future[None]] = []
-        self._asking = asyncio.Event()
+        self._catch_ups: list[asyncio.Future[None]] = []
+        self._catch_up_requested = asyncio.Event()
         self._streaming: asyncio.Task[None] | None = None
         self._failures = 0
 
     @property
-    def fresh(self) -> bool:
+    def is_fresh(self) -> bool:
         """Return whether the list is complete and the watch works."""
-        return self._freshness.fresh
+        return self._freshness.is_fresh
 
-    def lag(self) -> float:
+    def seconds_since_data(self) -> float:
         """Return the seconds since the server last sent data."""
-        return self._freshness.lag()
+        return self._freshness.seconds_since_data()
 
     async def run(self) -> None:
         """List and watch until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._freshness.guard())
-            group.create_task(self._work())
+            group.create_task(self._freshness.enforce_deadline())
+            group.create_task(self._list_and_watch())
 
     async def catch_up(self) -> None:
         """Return after the sink received every change that happened before this call.
@@ -100,36 +100,36 @@ class Reflector(Generic[T]):
         The proof is a quorum read that starts afterwards, independent of the state of the watch.
         """
         asked = asyncio.get_running_loop().create_future()
-        self._asked.append(asked)
-        self._asking.set()
+        self._catch_ups.append(asked)
+        self._catch_up_requested.set()
         if self._streaming is not None:
             self._streaming.cancel()  # a dead connection would delay the proof
         await asked
 
-    def _told(self, asked: list[asyncio.Future[None]]) -> None:
+    def _complete_catch_ups(self, asked: list[asyncio.Future[None]]) -> None:
         """Complete these `catch_up` calls."""
         for each in asked:
-            self._asked.remove(each)
+            self._catch_ups.remove(each)
             if not each.done():
                 each.set_result(None)
 
-    async def _work(self) -> None:
+    async def _list_and_watch(self) -> None:
         while True:
             try:
                 await self._list()
-                await self._follow()
+                await self._watch()
             except _GapError as error:
-                await self._freshness.doubt(str(error))
+                await self._freshness.mark_stale(str(error))
             except ClusterError as error:
                 absent = isinstance(error, ClusterRefused) and error.status == 404
                 if self.kind.optional and absent:
                     if self._has_tried_all_paths():
-                        await self._lack()
+                        await self._treat_as_empty()
                 else:
                     await self._pause(error)
             except Exception as error:  # a dead watch would freeze the state of the core
                 log.exception("watch failed", extra={"source": self.kind.source.value})
-                await self._freshness.doubt("the watch failed")
+                await self._freshness.mark_stale("the watch failed")
                 await self._pause(error)
 
     def _has_tried_all_paths(self) -> bool:
@@ -144,25 +144,25 @@ class Reflector(Generic[T]):
         self._path, self._missing_paths = self._paths[0], 0
         return True
 
-    async def _lack(self) -> None:
+    async def _treat_as_empty(self) -> None:
         """Treat the kind as empty while the server does not have it."""
-        for key in sorted(self._known):
-            await self._gone(key)
+        for key in sorted(self._known_keys):
+            await self._emit_deletion(key)
         self._failures = 0
-        await self._freshness.complete()
-        self._told(list(self._asked))
-        self._asking.clear()
+        await self._freshness.mark_fresh()
+        self._complete_catch_ups(list(self._catch_ups))
+        self._catch_up_requested.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.absent):
-                await self._asking.wait()
+            async with asyncio.timeout(self._timing.absent_pause):
+                await self._catch_up_requested.wait()
 
     async def _list(self, first: bytes = b"") -> None:
         """Deliver all objects, then deletions since the last list. `first` is its first page."""
-        asked = [] if first else list(self._asked)
+        asked = [] if first else list(self._catch_ups)
         seen: set[str] = set()
         answer = first or await self._page()
         while True:
-            about, items = self._opened(answer, seen)
+            about, items = self._decode_page(answer, seen)
             token = about.continue_
             # The server reads the next page while this one is processed.
             coming = asyncio.create_task(self._page(token)) if token else None
@@ -171,7 +171,7 @@ class Reflector(Generic[T]):
                 queue_key = TaskSlice()
                 for item in items:
                     seen.add(self.kind.key(item.metadata))
-                    await self._observe(item)
+                    await self._emit_observation(item)
                     if queue_key.is_over():
                         await asyncio.sleep(0)  # yields to other tasks of the event loop
                         queue_key = TaskSlice()
@@ -182,14 +182,14 @@ class Reflector(Generic[T]):
             finally:
                 if coming is not None:
                     coming.cancel()
-        for key in sorted(self._known - seen):
-            await self._gone(key)
+        for key in sorted(self._known_keys - seen):
+            await self._emit_deletion(key)
         self._version = about.resource_version
         self._missing_paths = 0
-        self.lists += 1
-        self._paging.listed(seen)
-        await self._freshness.complete()
-        self._told(asked)
+        self.list_count += 1
+        self._paging.record_list(seen)
+        await self._freshness.mark_fresh()
+        self._complete_catch_ups(asked)
 
     async def _page(self, token: str = "", limit: int = 0) -> bytes:
         query = [("limit", str(limit or self._paging.limit))]
@@ -198,7 +198,7 @@ class Reflector(Generic[T]):
             "GET", self._path, query=query, timeout=self._timing.page_timeout
         )
 
-    async def _prove(self) -> None:
+    async def _prove_caught_up(self) -> None:
         """Prove to `catch_up` callers, at the least cost, that the sink is up to date.
 
         A list that fits on one page is read again. A longer list needs one object to learn the
@@ -206,44 +206,44 @@ class Reflector(Generic[T]):
         there is no bookmark, as with old servers, the whole list is read. The order of changes is
         unknown during a list, so the source is stale until the list is complete.
         """
-        asked = list(self._asked)
-        is_long = len(self._known) > self._paging.limit
+        asked = list(self._catch_ups)
+        is_long = len(self._known_keys) > self._paging.limit
         first = await self._page(limit=1 if is_long else 0)
         try:
             about = _raw_page.decode(first).metadata
         except msgspec.DecodeError as error:
             raise ClusterUnavailable(f"GET {self._path}: garbled ({error}).") from error
         if not about.continue_:
-            await self._freshness.doubt(BEHIND)
+            await self._freshness.mark_stale(CHANGES_MISSING)
             await self._list(first)
-            self._told(asked)
+            self._complete_catch_ups(asked)
             return
         goal, deadline = int(about.resource_version), time.monotonic() + self._timing.catch_up
         while int(self._version) < goal:
             left = deadline - time.monotonic()
             if left <= 0:
-                await self._freshness.doubt(BEHIND)
+                await self._freshness.mark_stale(CHANGES_MISSING)
                 await self._list()
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._stream(self._timing.glance, goal)
-        self._told(asked)
+                    await self._stream(self._timing.bookmark_watch, goal)
+        self._complete_catch_ups(asked)
 
-    def _opened(self, answer: bytes, seen: set[str]) -> tuple[objects.ListMeta, Iterable[T]]:
+    def _decode_page(self, answer: bytes, seen: set[str]) -> tuple[objects.ListMeta, Iterable[T]]:
         """Return metadata and objects of a page. Adds keys of undecodable objects to `seen`."""
         if len(answer) > WHOLE_BYTES:
-            return self._opened_one_by_one(answer, seen)
+            return self._decode_one_by_one(answer, seen)
         began = time.perf_counter()
         try:
             page = self.kind.page.decode(answer)
         except msgspec.DecodeError:
-            return self._opened_one_by_one(answer, seen)
+            return self._decode_one_by_one(answer, seen)
         finally:
             self._finish_step("page of", began)
         return page.metadata, page.items or []
 
-    def _opened_one_by_one(
+    def _decode_one_by_one(
         self, answer: bytes, seen: set[str]
     ) -> tuple[objects.ListMeta, Iterable[T]]:
         """Decode a page object by object, because it is large or contains an undecodable object."""
@@ -256,12 +256,12 @@ class Reflector(Generic[T]):
         def items() -> Iterator[T]:
             for raw, meta in metas:
                 began, key = time.perf_counter(), self.kind.key(meta)
-                self._paging.seen(key, len(memoryview(raw)))
+                self._paging.record_size(key, len(memoryview(raw)))
                 try:
                     item = self.kind.item.decode(raw)
                 except msgspec.DecodeError as error:
                     seen.add(key)
-                    self._unreadable(meta, error)
+                    self._log_unreadable(meta, error)
                     continue
                 finally:
                     self._finish_step("decode", began, meta.namespace, meta.name)
@@ -269,18 +269,18 @@ class Reflector(Generic[T]):
 
         return page.metadata, items()
 
-    async def _follow(self) -> None:
+    async def _watch(self) -> None:
         """Watch while the source is fresh, over any number of connections.
 
         A server with little CPU closes watches regardless of the reader's speed: it can buffer only
         few events for each. So a watch that delivered events is resumed without a pause.
         """
-        while self._freshness.fresh:
+        while self._freshness.is_fresh:
             seconds = _between(*self._timing.follow)
             begun, version = time.monotonic(), self._version
             try:
-                if self._asked:
-                    await self._prove()
+                if self._catch_ups:
+                    await self._prove_caught_up()
                     continue
                 if not await self._interruptible(self._stream(seconds)):
                     continue
@@ -288,14 +288,16 @@ class Reflector(Generic[T]):
                 status = error.status if isinstance(error, ClusterRefused) else None
                 if status == 410 or (status == 404 and self.kind.optional):
                     raise _GapError(str(error)) from error
-                self._interrupted(self.kind.source)
-                self._freshness.cut()
+                self._on_interruption(self.kind.source)
+                self._freshness.record_disconnect()
                 await self._pause(error)
             else:
-                self._freshness.cut()
+                self._freshness.record_disconnect()
                 lasted = time.monotonic() - begun
-                if self._freshness.fresh and lasted < seconds - 2:  # whole seconds were requested
-                    self._interrupted(self.kind.source)
+                if (
+                    self._freshness.is_fresh and lasted < seconds - 2
+                ):  # whole seconds were requested
+                    self._on_interruption(self.kind.source)
                 if lasted < 1.0 and self._version == version:
                     await self._pause(None)
 
@@ -323,33 +325,35 @@ class Reflector(Generic[T]):
         # One second more, so that the guard of the freshness expires first.
         read_timeout = self._timing.silence + 1.0
         async with self._client.stream(self._path, query, read_timeout=read_timeout) as lines:
-            self._freshness.heard()
+            self._freshness.record_data()
             async for line in lines:
-                await self._take_line(line)
-                self._freshness.heard()
+                await self._handle_line(line)
+                self._freshness.record_data()
                 self._failures = 0
-                if not self._freshness.fresh or (goal is not None and int(self._version) >= goal):
+                if not self._freshness.is_fresh or (
+                    goal is not None and int(self._version) >= goal
+                ):
                     return
 
-    async def _take_line(self, line: bytes) -> None:
+    async def _handle_line(self, line: bytes) -> None:
         try:
             change = self.kind.change.decode(line)
         except msgspec.DecodeError:
-            await self._take_odd_line(line)
+            await self._handle_odd_line(line)
             return
         match change.type:
             case "ADDED" | "MODIFIED":
-                self._paging.seen(self.kind.key(change.object.metadata), len(line))
-                await self._observe(change.object)
+                self._paging.record_size(self.kind.key(change.object.metadata), len(line))
+                await self._emit_observation(change.object)
             case "DELETED":
                 key = self.kind.key(change.object.metadata)
-                self._paging.gone(key)
-                await self._gone(key)
+                self._paging.remove(key)
+                await self._emit_deletion(key)
             case "ERROR":
-                await self._take_odd_line(line)
+                await self._handle_odd_line(line)
         self._version = change.object.metadata.resource_version or self._version
 
-    async def _take_odd_line(self, line: bytes) -> None:
+    async def _handle_odd_line(self, line: bytes) -> None:
         """Process a line with an error, or with an object that cannot be decoded."""
         try:
             change = _raw_change.decode(line)
@@ -360,39 +364,39 @@ class Reflector(Generic[T]):
         except msgspec.DecodeError as error:
             raise ClusterUnavailable(f"GET {self._path}: garbled ({error}).") from error
         if change.type == "DELETED":
-            await self._gone(self.kind.key(meta))
+            await self._emit_deletion(self.kind.key(meta))
         elif change.type != "BOOKMARK":
-            self._unreadable(meta, None)
+            self._log_unreadable(meta, None)
         self._version = meta.resource_version or self._version
 
-    async def _observe(self, item: T) -> None:
+    async def _emit_observation(self, item: T) -> None:
         key = self.kind.key(item.metadata)
         began = time.perf_counter()
         try:
             event = self.kind.read(item, self._clock())
         except InvalidInput as error:
-            self._unreadable(item.metadata, error)
+            self._log_unreadable(item.metadata, error)
             return
         finally:
             self._finish_step("read", began, item.metadata.namespace, item.metadata.name)
         if event is None:
-            await self._gone(key)
+            await self._emit_deletion(key)
             return
-        self._known.add(key)
+        self._known_keys.add(key)
         await self._sink.put(event)
 
     def _finish_step(self, what: str, began: float, namespace: str = "", name: str = "") -> None:
         if self._steps is None:
             return
         kind, seconds = f"{what} {self.kind.source.value}", time.perf_counter() - began
-        self._steps.finish(EVENT_LOOP, kind, seconds, namespace, name)
+        self._steps.finish_step(EVENT_LOOP, kind, seconds, namespace, name)
 
-    async def _gone(self, key: str) -> None:
-        if key in self._known:
-            await self._sink.put(self.kind.gone(key, self._clock()))
-            self._known.discard(key)  # last: if cancelled, the event is sent again
+    async def _emit_deletion(self, key: str) -> None:
+        if key in self._known_keys:
+            await self._sink.put(self.kind.deletion_event(key, self._clock()))
+            self._known_keys.discard(key)  # last: if cancelled, the event is sent again
 
-    def _unreadable(self, meta: objects.Metadata, error: Exception | None) -> None:
+    def _log_unreadable(self, meta: objects.Metadata, error: Exception | None) -> None:
         facts = {
             "source": self.kind.source.value,
             "namespace": meta.namespace,

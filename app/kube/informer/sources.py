@@ -41,17 +41,17 @@ GROUP = "/apis/fairgate.io/v1alpha1"
 DEVICES = "/apis/resource.k8s.io/v1"
 
 
-def pods(managed: ManagedResources, exempt: frozenset[str]) -> WatchedKind[objects.PodObject]:
+def pod_kind(managed: ManagedResources, exempt: frozenset[str]) -> WatchedKind[objects.PodObject]:
     """Return the kind for pods. The key is the uid, because a name may be used again."""
     return WatchedKind(
         WatchedSource.PODS,
         "/api/v1/pods",
         Decoder(objects.ListPage[objects.PodObject]),
-        Decoder(objects.Change[objects.PodObject]),
+        Decoder(objects.WatchEvent[objects.PodObject]),
         Decoder(objects.PodObject),
         key=lambda meta: meta.uid,
         read=convert.Pods(managed, exempt).read,
-        gone=lambda uid, at: PodGone(at, model.Uid(uid)),
+        deletion_event=lambda uid, at: PodGone(at, model.Uid(uid)),
     )
 
 
@@ -59,55 +59,55 @@ NODES = WatchedKind(
     WatchedSource.NODES,
     "/api/v1/nodes",
     Decoder(objects.ListPage[objects.NodeObject]),
-    Decoder(objects.Change[objects.NodeObject]),
+    Decoder(objects.WatchEvent[objects.NodeObject]),
     Decoder(objects.NodeObject),
     key=lambda meta: meta.name,
     read=convert.read_node,
-    gone=lambda name, at: NodeGone(at, model.NodeName(name)),
+    deletion_event=lambda name, at: NodeGone(at, model.NodeName(name)),
 )
 
 TENANTS = WatchedKind(
     WatchedSource.TENANTS,
     f"{GROUP}/tenants",
     Decoder(objects.ListPage[objects.TenantObject]),
-    Decoder(objects.Change[objects.TenantObject]),
+    Decoder(objects.WatchEvent[objects.TenantObject]),
     Decoder(objects.TenantObject),
     key=lambda meta: meta.name,
     read=convert_custom.read_tenant,
-    gone=lambda name, at: TenantGone(at, model.TenantName(name)),
+    deletion_event=lambda name, at: TenantGone(at, model.TenantName(name)),
 )
 
 POOLS = WatchedKind(
     WatchedSource.POOLS,
     f"{GROUP}/pools",
     Decoder(objects.ListPage[objects.PoolObject]),
-    Decoder(objects.Change[objects.PoolObject]),
+    Decoder(objects.WatchEvent[objects.PoolObject]),
     Decoder(objects.PoolObject),
     key=lambda meta: meta.name,
     read=convert_custom.read_pool,
-    gone=lambda name, at: PoolGone(at, model.PoolName(name)),
+    deletion_event=lambda name, at: PoolGone(at, model.PoolName(name)),
 )
 
 POLICIES = WatchedKind(
     WatchedSource.POLICIES,
     f"{GROUP}/policies",
     Decoder(objects.ListPage[objects.PolicyObject]),
-    Decoder(objects.Change[objects.PolicyObject]),
+    Decoder(objects.WatchEvent[objects.PolicyObject]),
     Decoder(objects.PolicyObject),
     key=lambda meta: meta.name,
     read=convert_custom.read_policy,
-    gone=lambda name, at: PolicyGone(at),
+    deletion_event=lambda name, at: PolicyGone(at),
 )
 
 PRIORITIES = WatchedKind(
     WatchedSource.PRIORITIES,
     priority_class_twins.PATH,
     Decoder(objects.ListPage[objects.PriorityClassObject]),
-    Decoder(objects.Change[objects.PriorityClassObject]),
+    Decoder(objects.WatchEvent[objects.PriorityClassObject]),
     Decoder(objects.PriorityClassObject),
     key=lambda meta: meta.name,
     read=priority_class_twins.read_priority,
-    gone=lambda name, at: PriorityGone(at, name),
+    deletion_event=lambda name, at: PriorityGone(at, name),
 )
 
 
@@ -115,11 +115,11 @@ CLAIMS = WatchedKind(
     WatchedSource.CLAIMS,
     f"{DEVICES}/resourceclaims",
     Decoder(objects.ListPage[device_objects.ResourceClaimObject]),
-    Decoder(objects.Change[device_objects.ResourceClaimObject]),
+    Decoder(objects.WatchEvent[device_objects.ResourceClaimObject]),
     Decoder(device_objects.ResourceClaimObject),
     key=lambda meta: f"{meta.namespace}/{meta.name}",
     read=convert_devices.read_claim,
-    gone=lambda key, at: ClaimGone(at, *key.split("/", 1)),
+    deletion_event=lambda key, at: ClaimGone(at, *key.split("/", 1)),
     optional=True,
 )
 
@@ -127,11 +127,11 @@ CLASSES = WatchedKind(
     WatchedSource.CLASSES,
     f"{DEVICES}/deviceclasses",
     Decoder(objects.ListPage[device_objects.DeviceClassObject]),
-    Decoder(objects.Change[device_objects.DeviceClassObject]),
+    Decoder(objects.WatchEvent[device_objects.DeviceClassObject]),
     Decoder(device_objects.DeviceClassObject),
     key=lambda meta: meta.name,
     read=convert_devices.read_class,
-    gone=lambda name, at: ClassGone(at, name),
+    deletion_event=lambda name, at: ClassGone(at, name),
     optional=True,
 )
 
@@ -139,11 +139,11 @@ SLICES = WatchedKind(
     WatchedSource.SLICES,
     f"{DEVICES}/resourceslices",
     Decoder(objects.ListPage[device_objects.ResourceSliceObject]),
-    Decoder(objects.Change[device_objects.ResourceSliceObject]),
+    Decoder(objects.WatchEvent[device_objects.ResourceSliceObject]),
     Decoder(device_objects.ResourceSliceObject),
     key=lambda meta: meta.name,
     read=convert_devices.read_slice,
-    gone=lambda name, at: SliceGone(at, name),
+    deletion_event=lambda name, at: SliceGone(at, name),
     optional=True,
 )
 
@@ -152,15 +152,15 @@ BUDGETS = WatchedKind(
     WatchedSource.BUDGETS,
     "/apis/policy/v1/poddisruptionbudgets",
     Decoder(objects.ListPage[BudgetObject]),
-    Decoder(objects.Change[BudgetObject]),
+    Decoder(objects.WatchEvent[BudgetObject]),
     Decoder(BudgetObject),
     key=lambda meta: f"{meta.namespace}/{meta.name}",
     read=read_budget,
-    gone=lambda key, at: BudgetGone(at, *key.split("/", 1)),
+    deletion_event=lambda key, at: BudgetGone(at, *key.split("/", 1)),
 )
 
 
-class Watched:
+class RunningWatches:
     """Implements `ports.cluster.WatchSync` with running watches."""
 
     def __init__(self, watches: Iterable[Reflector[Any]]) -> None:
@@ -170,19 +170,20 @@ class Watched:
         """Return after each watch delivered every change that happened before this call."""
         await asyncio.gather(*(each.catch_up() for each in self._watches))
 
-    def lag(self) -> float:
+    def seconds_since_data(self) -> float:
         """Return the seconds since the last data of the watch that is silent for longest."""
-        return max((each.lag() for each in self._watches), default=0.0)
+        return max((each.seconds_since_data() for each in self._watches), default=0.0)
 
-    def stale_lag(self) -> float:
-        """Return the seconds since the last data, as `lag`, of stale watches only; else 0.
+    def seconds_stale(self) -> float:
+        """Return the seconds since the last data of stale watches, 0 if all are fresh.
 
         A quiet watch is fresh while its connection works, so its last data may be older.
         """
-        return max((each.lag() for each in self._watches if not each.fresh), default=0.0)
+        stale = (each for each in self._watches if not each.is_fresh)
+        return max((each.seconds_since_data() for each in stale), default=0.0)
 
 
-def watches(
+def new_reflectors(
     client: Client,
     sink: EventSink,
     clock: Callable[[], model.Millis],
@@ -200,7 +201,7 @@ def watches(
     called for each watch that ends early.
     """
     kinds: dict[WatchedSource, WatchedKind[Any]] = {
-        WatchedSource.PODS: pods(ManagedResources(managed), frozenset(exempt)),
+        WatchedSource.PODS: pod_kind(ManagedResources(managed), frozenset(exempt)),
         WatchedSource.NODES: NODES,
         WatchedSource.TENANTS: TENANTS,
         WatchedSource.POOLS: POOLS,
@@ -211,7 +212,7 @@ def watches(
         WatchedSource.SLICES: SLICES,
         WatchedSource.BUDGETS: BUDGETS,
     }
-    for kind in convert_groups.kinds(ManagedResources(managed)):
+    for kind in convert_groups.gang_size_kinds(ManagedResources(managed)):
         kinds[kind.source] = kind
     return [
         Reflector(client, kinds[source], sink, clock, timing, interrupted, steps)

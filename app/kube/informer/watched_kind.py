@@ -12,14 +12,14 @@ from app.k8s_types import objects
 from app.k8s_types.deep_json import Decoder
 
 
-class Named(Protocol):
+class NamedObject(Protocol):
     """Any object of the API."""
 
     @property
     def metadata(self) -> objects.Metadata: ...
 
 
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", bound=NamedObject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class WatchedKind(Generic[T]):
     source: WatchedSource
     path: str
     page: Decoder[objects.ListPage[T]]
-    change: Decoder[objects.Change[T]]
+    change: Decoder[objects.WatchEvent[T]]
     item: Decoder[T]
     key: Callable[[objects.Metadata], str]
     read: Callable[[T, Millis], ClusterEvent | None]
-    gone: Callable[[str, Millis], ClusterEvent]
+    deletion_event: Callable[[str, Millis], ClusterEvent]
     optional: bool = False
     """True if a server may lack this kind. It then counts as an empty list."""
     other_paths: tuple[str, ...] = ()
@@ -62,14 +62,14 @@ class Timing:
     """Longest silence on a watch: its longest duration plus the delay of a slow server."""
     catch_up: float = 4.0
     """A watch that does not reach a given version within this time lists again."""
-    glance: float = 3.0
+    bookmark_watch: float = 3.0
     """Duration of a watch that waits only for the bookmark two seconds before its end. Whole
     seconds. A watch of two seconds has no such bookmark.
     """
     outage: float = 10.0
     """Longest time without a connection."""
     backoff: tuple[float, float] = (0.1, 3.0)
-    absent: float = 20.0
+    absent_pause: float = 20.0
     """Pause before the server is asked again for a missing kind. Shorter than `silence`."""
     longest_wait: float = 30.0
     """Upper limit for a Retry-After of the server."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from app.core.model import Millis, NodeName, Phase, Pod, PoolName, Uid
-from app.core.well_known import GATE, HELD
+from app.core.well_known import GATE, RELEASE_HELD
 from app.sim.cluster.workload import SimulatedWorkload
 
 PREDECESSOR = 1
@@ -41,47 +41,49 @@ class SimulatedJob:
         self.attempt = -1
         self.plan = 0
         self.pods: dict[Uid, Pod] = {}
-        self._begin()
+        self._reset_attempt()
 
     @property
     def needed(self) -> int:
         """Number of pods that it needs to start."""
-        return self.work.least if self.work.is_elastic else self.work.pods
+        return self.work.min_pods if self.work.is_elastic else self.work.pods
 
-    def attempt_at(self, since: Millis) -> Collection[Pod]:
+    def begin_attempt(self, since: Millis) -> Collection[Pod]:
         """Begin a new attempt; return its pods as the webhook creates them."""
-        self._begin()
-        self.pods = {pod.uid: pod for pod in (self._next(since) for _ in range(self.work.pods))}
+        self._reset_attempt()
+        self.pods = {
+            pod.uid: pod for pod in (self._create_pod(since) for _ in range(self.work.pods))
+        }
         return self.pods.values()
 
-    def in_place(
+    def start_running(
         self, released: Millis, pool: PoolName, nodes: tuple[NodeName, ...]
     ) -> Collection[Pod]:
         """Begin with pods that were released before the start; return them."""
-        self._begin()
+        self._reset_attempt()
         stamp = f"{PREDECESSOR}.{self.ordinal}"
         self.pods = {}
         for index, node in enumerate(nodes):
-            pod = self._pod(index, released, (), stamp, pool, node, Phase.RUNNING, released)
+            pod = self._build_pod(index, released, (), stamp, pool, node, Phase.RUNNING, released)
             self.pods[pod.uid] = pod
-            self.start(pod.uid, node, released)
+            self.start_pod(pod.uid, node, released)
         self._count, self.is_started = len(nodes), True
         return self.pods.values()
 
-    def start(self, uid: Uid, node: NodeName | None, at: Millis) -> None:
+    def start_pod(self, uid: Uid, node: NodeName | None, at: Millis) -> None:
         """Record that a pod runs from now on."""
         self._advance(at)
         self.running[uid] = node
 
-    def replace(self, uid: Uid, at: Millis) -> Pod:
+    def replace_pod(self, uid: Uid, at: Millis) -> Pod:
         """Replace a running pod by a new one, which waits; return the new one."""
         self._advance(at)
         del self.running[uid], self.pods[uid]
-        pod = self._next(at)
+        pod = self._create_pod(at)
         self.pods[pod.uid] = pod
         return pod
 
-    def ends_at(self, at: Millis) -> Millis | None:
+    def plan_end(self, at: Millis) -> Millis | None:
         """Return when it ends if its number of pods stays the same; None if it never ends."""
         self._advance(at)
         self.plan += 1
@@ -90,7 +92,7 @@ class SimulatedJob:
         left = self.work.duration * self.work.pods - self._done
         return Millis(at + max(0, -(-left // len(self.running))))
 
-    def _begin(self) -> None:
+    def _reset_attempt(self) -> None:
         self.attempt += 1
         self.plan += 1
         self.running: dict[Uid, NodeName | None] = {}
@@ -102,16 +104,16 @@ class SimulatedJob:
         self._done += (at - self._since) * len(self.running)
         self._since = at
 
-    def _next(self, since: Millis) -> Pod:
+    def _create_pod(self, since: Millis) -> Pod:
         self._count += 1
-        return self._pod(self._count - 1, since)
+        return self._build_pod(self._count - 1, since)
 
-    def _pod(
+    def _build_pod(
         self,
         index: int,
         since: Millis,
         gates: tuple[str, ...] = (GATE,),
-        release: str = HELD,
+        release: str = RELEASE_HELD,
         pool: PoolName | None = None,
         node: NodeName | None = None,
         phase: Phase = Phase.PENDING,
@@ -126,22 +128,22 @@ class SimulatedJob:
             name=work.name if alone else f"{work.name}-{index}",
             user=work.user,
             priority=work.priority,
-            since=since,
+            created_at=since,
             demand=work.demand,
             gates=gates,
-            release=release,
+            release_annotation=release,
             node=node,
             pool=pool,
             pools=work.pools,
             phase=phase,
             gang="" if alone else f"{work.name}.{self.ordinal}.{self.attempt}",
             gang_size=work.pods,
-            gang_least=work.least if work.is_elastic else 0,
-            started=started,
+            gang_min_count=work.min_pods if work.is_elastic else 0,
+            started_at=started,
             max_runtime=work.max_runtime,
             preemptible=work.preemptible,
-            labels=KEPT if work.kept else {},
-            style=work.manner.style,
-            near=work.manner.near,
-            reclaim=work.reclaim,
+            labels=KEPT if work.kept_by_budget else {},
+            placement_strategy=work.layout.placement_strategy,
+            topology=work.layout.topology,
+            reclaim_terms=work.reclaim,
         )

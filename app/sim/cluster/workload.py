@@ -16,18 +16,18 @@ from app.core.model import (
     TenantName,
     UserName,
 )
-from app.core.podspec.equivalence_class import ANYHOW, GangLayout
+from app.core.podspec.equivalence_class import DEFAULT_LAYOUT, GangLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedWorkload:
     """One workload: a pod, or a gang of equal pods. `demand` is per pod, in base units.
 
-    `least`: pods that an elastic gang needs to start; 0 means all. `duration` counts from the
+    `min_pods`: pods that an elastic gang needs to start; 0 means all. `duration` counts from the
     release, with all pods; None means forever. An elastic gang takes longer with fewer pods, so
     that `pods` times `duration` stays the same. `released` is set for a workload that runs at the
-    start, and is its earlier release. `kept`: a disruption budget forbids its eviction. `reclaim`:
-    the notice that its pods want, and their checkpoints. Compared by identity.
+    start, and is its earlier release. `kept_by_budget`: a disruption budget forbids its eviction.
+    `reclaim`: the notice that its pods want, and their checkpoints. Compared by identity.
     """
 
     name: str
@@ -42,15 +42,15 @@ class SimulatedWorkload:
     released: Millis | None = None
     preemptible: bool = True
     max_runtime: Millis | None = None
-    manner: GangLayout = ANYHOW
-    kept: bool = False
+    layout: GangLayout = DEFAULT_LAYOUT
+    kept_by_budget: bool = False
     reclaim: ReclaimTerms = NO_TERMS
-    least: int = 0
+    min_pods: int = 0
 
     @property
     def is_elastic(self) -> bool:
         """Return whether it starts with fewer pods than it may have."""
-        return 0 < self.least < self.pods
+        return 0 < self.min_pods < self.pods
 
 
 class TimelineStep(Enum):

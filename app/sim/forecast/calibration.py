@@ -19,7 +19,7 @@ FLOOR = 1800.0
 """Seconds added to both sides of a ratio. A wait of 0 has no ratio, and the ratios of short waits
 vary more than those of long waits."""
 
-LONGEST = 7 * 24 * 3600.0
+LONGEST_RANGE = 7 * 24 * 3600.0
 """A range with a larger upper bound is withheld, because it is of no use."""
 
 WINDOW = 72 * 3600.0
@@ -29,7 +29,7 @@ MOST = 20_000
 LEAST_OUTCOMES, LEAST_WORKLOADS = 20, 4
 """Outcomes, and workloads with outcomes, that a class needs before it gives a range."""
 
-PACE = 0.006
+LEVEL_STEP = 0.006
 """Step by which one outcome moves the quantile level."""
 
 LIKELY, SURE = 0.5, 0.9
@@ -59,21 +59,21 @@ class Forecast:
     """Forecast of one workload, with its owner, its simulated wait and, later, its real wait."""
 
     at: float
-    whose: Hashable
+    owner: Hashable
     workload: Hashable
-    said: float
-    given: Range | None
-    waited: float | None = None
+    simulated_wait: float
+    range_given: Range | None
+    real_wait: float | None = None
 
     def ratio(self, now: float) -> float:
         """Return the logarithm of real to simulated wait; the wait so far if it still waits."""
-        waited = now - self.at if self.waited is None else self.waited
-        return math.log((waited + FLOOR) / (self.said + FLOOR))
+        waited = now - self.at if self.real_wait is None else self.real_wait
+        return math.log((waited + FLOOR) / (self.simulated_wait + FLOOR))
 
-    def held(self, bound: float, now: float) -> bool | None:
+    def was_within(self, bound: float, now: float) -> bool | None:
         """Return whether the real wait is within a bound; None if that is still open."""
-        if self.waited is not None:
-            return self.waited <= bound
+        if self.real_wait is not None:
+            return self.real_wait <= bound
         return False if now - self.at > bound else None
 
 
@@ -81,115 +81,125 @@ class Forecast:
 class CalibrationLevel:
     """A quantile level that adapts to the coverage of the ranges given."""
 
-    aim: float
+    target: float
     least: float
     most: float
-    now: float = field(init=False)
+    level: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.now = self.aim
+        self.level = self.target
 
-    def follow(self, held: float) -> None:
+    def adapt(self, held: float) -> None:
         """Adapt the level to ranges given together; `held` is the part that was correct."""
-        self.now = min(self.most, max(self.least, self.now + PACE * (self.aim - held)))
+        self.level = min(self.most, max(self.least, self.level + LEVEL_STEP * (self.target - held)))
 
 
 class Calibration:
-    """Forecasts and their outcomes. Call `settle` with the time, then `range`."""
+    """Forecasts and their outcomes. Call `update_classes` with the time, then `range_for`."""
 
     def __init__(self) -> None:
-        self._known: deque[Forecast] = deque()
-        self._open: dict[Hashable, list[Forecast]] = {}
-        self._unjudged: list[Forecast] = []
+        self._forecasts: deque[Forecast] = deque()
+        self._open_forecasts: dict[Hashable, list[Forecast]] = {}
+        self._unscored: list[Forecast] = []
         self._levels = [
             (CalibrationLevel(LIKELY, 0.2, 0.7), CalibrationLevel(SURE, 0.6, 0.99))
             for _ in (*COARSE, 0)
         ]
-        self._seen: dict[tuple[int, int], list[ForecastOutcome] | None] = {}
-        self._stretches: dict[tuple[int, int, int], ScoreRange | None] = {}
+        self._outcomes: dict[tuple[int, int], list[ForecastOutcome] | None] = {}
+        self._quantile_cache: dict[tuple[int, int, int], ScoreRange | None] = {}
 
-    def settle(self, now: float) -> None:
+    def update_classes(self, now: float) -> None:
         """Drop old forecasts, adapt the quantile levels and sort the outcomes by class."""
-        while self._known and (self._known[0].at < now - WINDOW or len(self._known) > MOST):
-            self._drop(self._known.popleft())
-        self._judge(now)
-        self._seen, self._stretches = {}, {}
+        while self._forecasts and (
+            self._forecasts[0].at < now - WINDOW or len(self._forecasts) > MOST
+        ):
+            self._drop_forecast(self._forecasts.popleft())
+        self._adapt_levels(now)
+        self._outcomes, self._quantile_cache = {}, {}
         for number, edges in enumerate(LEVELS):
             classes: dict[int, list[Forecast]] = {}
-            for forecast in self._known:
-                classes.setdefault(bisect(edges, forecast.said), []).append(forecast)
+            for forecast in self._forecasts:
+                classes.setdefault(bisect(edges, forecast.simulated_wait), []).append(forecast)
             for place, members in classes.items():
-                self._seen[number, place] = _seen(members, now)
+                self._outcomes[number, place] = _class_outcomes(members, now)
 
-    def range(self, said: float) -> Range | None:
-        """Return the range for a simulated wait; None if it is unknown or above `LONGEST`."""
+    def range_for(self, said: float) -> Range | None:
+        """Return the range for a simulated wait; None if it is unknown or above `LONGEST_RANGE`."""
         for number, edges in enumerate(LEVELS):
-            stretch = self._stretch(number, bisect(edges, said), bisect(COARSE, said))
+            stretch = self._quantile_range(number, bisect(edges, said), bisect(COARSE, said))
             if stretch is not None:
                 low, high = (max(0.0, (said + FLOOR) * math.exp(s) - FLOOR) for s in stretch)
-                return Range(low, max(low, high)) if high <= LONGEST else None
+                return Range(low, max(low, high)) if high <= LONGEST_RANGE else None
         return None
 
-    def note(self, forecast: Forecast) -> None:
-        """Store a forecast. `started` or `gone` closes it later."""
-        self._known.append(forecast)
-        self._open.setdefault(forecast.workload, []).append(forecast)
-        if forecast.given is not None:
-            self._unjudged.append(forecast)
+    def add_forecast(self, forecast: Forecast) -> None:
+        """Store a forecast. `record_start` or `drop_workloads` closes it later."""
+        self._forecasts.append(forecast)
+        self._open_forecasts.setdefault(forecast.workload, []).append(forecast)
+        if forecast.range_given is not None:
+            self._unscored.append(forecast)
 
-    def started(self, workload: Hashable, at: float) -> None:
+    def record_start(self, workload: Hashable, at: float) -> None:
         """Record the outcome of all forecasts of a workload that stopped waiting."""
-        for forecast in self._open.pop(workload, ()):
-            forecast.waited = max(0.0, at - forecast.at)
+        for forecast in self._open_forecasts.pop(workload, ()):
+            forecast.real_wait = max(0.0, at - forecast.at)
 
-    def gone(self, workloads: Iterable[Hashable]) -> None:
+    def drop_workloads(self, workloads: Iterable[Hashable]) -> None:
         """Drop the forecasts of workloads that will never start."""
         # All at once: thousands go together, and each pass over the stored forecasts is slow.
-        lost = {each for each in workloads if self._open.pop(each, None) is not None}
+        lost = {each for each in workloads if self._open_forecasts.pop(each, None) is not None}
         if lost:
-            self._known = deque(f for f in self._known if f.workload not in lost)
-            self._unjudged = [f for f in self._unjudged if f.workload not in lost]
+            self._forecasts = deque(f for f in self._forecasts if f.workload not in lost)
+            self._unscored = [f for f in self._unscored if f.workload not in lost]
 
-    def _drop(self, forecast: Forecast) -> None:
-        mates = self._open.get(forecast.workload)
+    def _drop_forecast(self, forecast: Forecast) -> None:
+        mates = self._open_forecasts.get(forecast.workload)
         if mates is not None and forecast in mates:
             mates.remove(forecast)
             if not mates:
-                del self._open[forecast.workload]
+                del self._open_forecasts[forecast.workload]
 
-    def _judge(self, now: float) -> None:
+    def _adapt_levels(self, now: float) -> None:
         """Adapt the quantile levels to the ranges with outcomes; a user's count together."""
         out: dict[tuple[int, float, Hashable], list[Forecast]] = {}
         unjudged = []
-        for forecast in self._unjudged:
-            assert forecast.given is not None
-            if forecast.held(forecast.given.p90, now) is None:
+        for forecast in self._unscored:
+            assert forecast.range_given is not None
+            if forecast.was_within(forecast.range_given.p90, now) is None:
                 unjudged.append(forecast)
             else:
-                place = bisect(COARSE, forecast.said)
-                out.setdefault((place, forecast.at, forecast.whose), []).append(forecast)
-        self._unjudged = unjudged
+                place = bisect(COARSE, forecast.simulated_wait)
+                out.setdefault((place, forecast.at, forecast.owner), []).append(forecast)
+        self._unscored = unjudged
         for (place, _, _), together in out.items():
             likely, sure = self._levels[place]
-            sure.follow(_part(f.held(f.given.p90, now) for f in together if f.given))
-            likely.follow(_part(f.held(f.given.p50, now) for f in together if f.given))
+            sure.adapt(
+                _held_fraction(
+                    f.was_within(f.range_given.p90, now) for f in together if f.range_given
+                )
+            )
+            likely.adapt(
+                _held_fraction(
+                    f.was_within(f.range_given.p50, now) for f in together if f.range_given
+                )
+            )
 
-    def _stretch(self, number: int, place: int, level: int) -> ScoreRange | None:
+    def _quantile_range(self, number: int, place: int, level: int) -> ScoreRange | None:
         """Return the quantiles of the ratio in a class; None if it has too few outcomes."""
         key = (number, place, level)
-        if key not in self._stretches:
-            seen = self._seen.get((number, place))
-            likely, sure = quantiles(seen or (), [each.now for each in self._levels[level]])
-            self._stretches[key] = None if likely is None or sure is None else (likely, sure)
-        return self._stretches[key]
+        if key not in self._quantile_cache:
+            seen = self._outcomes.get((number, place))
+            likely, sure = quantiles(seen or (), [each.level for each in self._levels[level]])
+            self._quantile_cache[key] = None if likely is None or sure is None else (likely, sure)
+        return self._quantile_cache[key]
 
 
-def _seen(members: Sequence[Forecast], now: float) -> list[ForecastOutcome] | None:
+def _class_outcomes(members: Sequence[Forecast], now: float) -> list[ForecastOutcome] | None:
     """Return the sorted outcomes of a class; None if there are too few."""
-    outcomes = [f for f in members if f.waited is not None]
+    outcomes = [f for f in members if f.real_wait is not None]
     if len(outcomes) < LEAST_OUTCOMES or len({f.workload for f in outcomes}) < LEAST_WORKLOADS:
         return None
-    return sorted((f.ratio(now), f.waited is None) for f in members)
+    return sorted((f.ratio(now), f.real_wait is None) for f in members)
 
 
 def quantiles(seen: Sequence[ForecastOutcome], parts: Sequence[float]) -> list[float | None]:
@@ -209,6 +219,6 @@ def quantiles(seen: Sequence[ForecastOutcome], parts: Sequence[float]) -> list[f
     return found
 
 
-def _part(held: Iterable[bool | None]) -> float:
+def _held_fraction(held: Iterable[bool | None]) -> float:
     judged = [bool(each) for each in held]
     return sum(judged) / len(judged)

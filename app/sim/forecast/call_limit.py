@@ -18,17 +18,17 @@ class CallLimit:
     """Serves one caller at a time, in the order of their calls."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._callers = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def acquire_turn(self) -> AsyncIterator[None]:
         """Wait for the turn of this caller. Raises ForecastBusy if too many wait."""
         if self._callers > MOST_WAITING:
             raise ForecastBusy("Several simulations wait already; try again soon.", RETRY_AFTER)
         self._callers += 1
         try:
-            async with self._turn:
+            async with self._lock:
                 yield
         finally:
             self._callers -= 1

@@ -20,9 +20,9 @@ from app.core.quantities import ManagedResources
 from app.ports.forecasts import Estimate
 from app.ports.store import UsageRecordReader
 from app.sim.forecast.calibration import Range
-from app.sim.forecast.forward_run import drain
-from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes, size_of
-from app.sim.forecast.wait_model import Name, WaitModel, name_of
+from app.sim.forecast.forward_run import simulate_waits
+from app.sim.forecast.run_times import ObservedRunTime, RunTimeClass, RunTimes, request_size_class
+from app.sim.forecast.wait_model import Name, WaitModel, workload_key
 from app.sim.forecast.worker import Worker
 
 EVERY_SECONDS = 15.0
@@ -70,20 +70,20 @@ class Estimates:
         self._reader = reader
         self._managed = managed
         self._worker = worker or Worker(SECONDS, nice=NICE)
-        self._foretelling = WaitModel()
+        self._wait_model = WaitModel()
         self._at = Millis(0)
         self._ranges: Mapping[Uid, Range] = {}
-        self._why: dict[Uid, str] = {}
+        self._withheld_reasons: dict[Uid, str] = {}
         self._failure = ""
         self._waiting: dict[Uid, Name] = {}
-        self._learned: Millis | None = None
-        self._latest: set[tuple[Uid, Millis]] = set()
+        self._learned_until: Millis | None = None
+        self._last_learned: set[tuple[Uid, Millis]] = set()
         self._rounds = 0
 
     @property
-    def runs(self) -> RunTimes:
+    def run_times(self) -> RunTimes:
         """The learned run times."""
-        return self._foretelling.runs
+        return self._wait_model.run_times
 
     def estimate(self, uid: Uid) -> Estimate | None:
         """Return when a held pod is likely to start; None if there is no reliable estimate."""
@@ -92,13 +92,13 @@ class Estimates:
             return None
         return Estimate(math.ceil(found.p50), math.ceil(found.p90), self._at)
 
-    def withheld(self, uid: Uid) -> str:
+    def missing_estimate_reason(self, uid: Uid) -> str:
         """Return why there is no estimate, as a sentence."""
-        return self._failure or self._why.get(uid, NOT_YET)
+        return self._failure or self._withheld_reasons.get(uid, NOT_YET)
 
-    def estimate_of(self, seconds: float, at: Millis) -> Estimate | None:
+    def estimate_from_wait(self, seconds: float, at: Millis) -> Estimate | None:
         """Return the estimate for a simulated wait from `at`; None if it would be a guess."""
-        found = self._foretelling.range(seconds)
+        found = self._wait_model.range_for(seconds)
         return None if found is None else Estimate(math.ceil(found.p50), math.ceil(found.p90), at)
 
     async def renew_periodically(self) -> None:
@@ -122,24 +122,24 @@ class Estimates:
         snapshot = self._snapshot()
         if snapshot is None:
             return
-        self._compare(snapshot, begun)
+        self._record_outcomes(snapshot, begun)
         try:
-            waits = await self._drain(snapshot)
+            waits = await self._simulate_waits(snapshot)
         except ForecastFailed as error:
             log.warning("could not look ahead", extra={"why": str(error)})
             self._failure = str(error)
             if snapshot.at - self._at > OLD:
-                self._ranges, self._why = {}, {}
+                self._ranges, self._withheld_reasons = {}, {}
             return
-        ranges = self._foretelling.ranges(snapshot, waits)
+        ranges = self._wait_model.update_ranges(snapshot, waits)
         self._at, self._ranges, self._failure = snapshot.at, ranges, ""
-        self._why = {
+        self._withheld_reasons = {
             pod.uid: NO_OUTCOMES if pod.uid in waits else NO_START
             for pod in snapshot.held
             if pod.uid not in ranges
         }
 
-    async def _drain(self, snapshot: Snapshot) -> Mapping[Uid, float]:
+    async def _simulate_waits(self, snapshot: Snapshot) -> Mapping[Uid, float]:
         if not snapshot.held:
             return {}
         if len(snapshot.held) > MOST_PODS:
@@ -147,44 +147,48 @@ class Estimates:
                 f"{len(snapshot.held)} pods wait; more than {MOST_PODS} are too many to look ahead."
             )
         self._rounds += 1
-        return await self._worker.call(drain, snapshot, self.runs, self._rounds)
+        return await self._worker.call(simulate_waits, snapshot, self.run_times, self._rounds)
 
     async def _learn(self) -> dict[Uid, Millis]:
         """Learn from usage records that ended; return the earliest begin for each pod."""
         begun: dict[Uid, Millis] = {}
         try:
-            if self._learned is None:
+            if self._learned_until is None:
                 snapshot = self._snapshot()
                 if snapshot is None:
                     return begun
-                self._learned = Millis(max(0, snapshot.at - LEARNED))
-            async for run in self._reader.ran(Millis(self._learned - 1)):
-                self._take(run, begun)
+                self._learned_until = Millis(max(0, snapshot.at - LEARNED))
+            async for run in self._reader.read_ended_usage(Millis(self._learned_until - 1)):
+                self._learn_record(run, begun)
         except StoreError as error:
             log.warning("could not read the runs", extra={"why": str(error)})
         return begun
 
-    def _take(self, run: UsageRecord, begun: dict[Uid, Millis]) -> None:
-        if run.end is None or run.id in self._latest:
+    def _learn_record(self, run: UsageRecord, begun: dict[Uid, Millis]) -> None:
+        if run.end is None or run.id in self._last_learned:
             return
-        if self._learned is None or run.end > self._learned:
-            self._learned = run.end
-            self._latest.clear()
-        self._latest.add(run.id)
+        if self._learned_until is None or run.end > self._learned_until:
+            self._learned_until = run.end
+            self._last_learned.clear()
+        self._last_learned.add(run.id)
         begun[run.uid] = min(run.begin, begun.get(run.uid, run.begin))
         if not run.assumed:
-            kind = RunTimeClass(run.tenant, run.user, size_of(run.amounts, self._managed))
-            self._foretelling.ended(Lasted(kind, Millis(run.end - run.begin)))
+            kind = RunTimeClass(
+                run.tenant, run.user, request_size_class(run.amounts, self._managed)
+            )
+            self._wait_model.record_end(ObservedRunTime(kind, Millis(run.end - run.begin)))
 
-    def _compare(self, snapshot: Snapshot, begun: Mapping[Uid, Millis]) -> None:
+    def _record_outcomes(self, snapshot: Snapshot, begun: Mapping[Uid, Millis]) -> None:
         """Record the outcomes of the pods that waited in the last round."""
-        now = {pod.uid: name_of(pod) for pod in snapshot.held}
+        now = {pod.uid: workload_key(pod) for pod in snapshot.held}
         left = {uid: name for uid, name in self._waiting.items() if uid not in now}
         if left:
-            starts = {pod.uid: pod.started or snapshot.at for pod in snapshot.running}
+            starts = {pod.uid: pod.started_at or snapshot.at for pod in snapshot.running}
             starts.update(begun)
             for uid, name in left.items():
                 if uid in starts:
-                    self._foretelling.started(name, starts[uid])
-            self._foretelling.gone({name for uid, name in left.items() if uid not in starts})
+                    self._wait_model.record_start(name, starts[uid])
+            self._wait_model.drop_workloads(
+                {name for uid, name in left.items() if uid not in starts}
+            )
         self._waiting = now

@@ -20,7 +20,7 @@ HORIZON = Millis(96 * 3_600_000)
 LATER = 2 * HORIZON
 
 
-def drain(
+def simulate_waits(
     snapshot: Snapshot, runs: RunTimes, seed: int, pods: Collection[Uid] | None = None
 ) -> Mapping[Uid, float]:
     """Return the remaining waits of held pods in seconds, the median of `SAMPLES` runs.
@@ -36,7 +36,7 @@ def drain(
     found: list[Mapping[Uid, Millis]] = []
     for number in range(SAMPLES):
         lasting = SampledRunTimes(snapshot, runs, tenancy, seed * SAMPLES + number)
-        found.append(foresee(snapshot, lasting, until, waiting).starts)
+        found.append(simulate_starts(snapshot, lasting, until, waiting).starts)
         gc.collect()  # a World has reference cycles: several at once would waste memory
     waits: dict[Uid, float] = {}
     for uid in waiting:
@@ -46,24 +46,24 @@ def drain(
     return waits
 
 
-class Lasting(Protocol):
+class RunTimeSource(Protocol):
     """Source of run times."""
 
-    def left(self, pod: Pod, ran: Millis) -> Millis | None:
+    def remaining_time(self, pod: Pod, ran: Millis) -> Millis | None:
         """Return how much longer a pod runs that has run for `ran`; None means forever."""
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class SimulatedStarts:
     """Start of each awaited pod. A pod that does not start before `until` is left out."""
 
     starts: Mapping[Uid, Millis]
     until: Millis
 
 
-def stage(
+def cluster_from_snapshot(
     snapshot: Snapshot,
-    lasting: Lasting,
+    lasting: RunTimeSource,
     tenants: Iterable[Tenant] | None = None,
     *,
     evicts: bool = True,
@@ -82,34 +82,40 @@ def stage(
         epoch=snapshot.epoch + 1,
         evicts=evicts,
         witnesses=0,
-        turns=snapshot.turns,
-        sample=snapshot.sample,
+        turns=snapshot.fairness_states,
+        sample=snapshot.pod_mix,
     )
-    world.send(*(ev.UnmanagedPodObserved(snapshot.at, each) for each in snapshot.unmanaged_pods))
+    world.send_events(
+        *(ev.UnmanagedPodObserved(snapshot.at, each) for each in snapshot.unmanaged_pods)
+    )
     for pod in snapshot.running:
-        ran = Millis(snapshot.at - (pod.started or snapshot.at))
-        left = Millis(0) if pod.terminating else lasting.left(pod, ran)
+        ran = Millis(snapshot.at - (pod.started_at or snapshot.at))
+        left = Millis(0) if pod.terminating else lasting.remaining_time(pod, ran)
         world.adopt(pod, None if left is None else Millis(snapshot.at + left))
     for pod in snapshot.held:
-        world.submit(pod, snapshot.at, lasting.left(pod, Millis(0)))
+        world.submit(pod, snapshot.at, lasting.remaining_time(pod, Millis(0)))
     return world
 
 
-def foresee(
+def simulate_starts(
     snapshot: Snapshot,
-    lasting: Lasting,
+    lasting: RunTimeSource,
     until: Millis,
     pods: Collection[Uid],
-) -> Foresight:
+) -> SimulatedStarts:
     """Run a snapshot forward until these held pods have started, or until `until`."""
-    world = stage(snapshot, lasting)
+    world = cluster_from_snapshot(snapshot, lasting)
     waiting = frozenset(pods)
     starts: dict[Uid, Millis] = {}
     seen = 0
-    while len(starts) < len(waiting) and world.next_due is not None and world.next_due <= until:
-        world.advance_to(world.next_due)
+    while (
+        len(starts) < len(waiting)
+        and world.next_event_at is not None
+        and world.next_event_at <= until
+    ):
+        world.advance_to(world.next_event_at)
         for started in world.started[seen:]:
             if started.pod.uid in waiting:
                 starts[started.pod.uid] = started.at
         seen = len(world.started)
-    return Foresight(starts, until)
+    return SimulatedStarts(starts, until)

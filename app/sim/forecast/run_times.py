@@ -42,57 +42,59 @@ class RunTimeClass:
         )
 
 
-def kind_of(pod: Pod, tenancy: TenantDirectory, managed: ManagedResources) -> RunTimeClass:
+def run_time_class(pod: Pod, tenancy: TenantDirectory, managed: ManagedResources) -> RunTimeClass:
     """Return the kind of a pod."""
-    return RunTimeClass(tenancy.tenant_of(pod.namespace), pod.user, size_of(pod.demand, managed))
+    return RunTimeClass(
+        tenancy.tenant_of(pod.namespace), pod.user, request_size_class(pod.demand, managed)
+    )
 
 
-def size_of(demand: Amounts, managed: ManagedResources) -> int:
+def request_size_class(demand: Amounts, managed: ManagedResources) -> int:
     """Return the size class of a request. Only managed resources count."""
     return sum(v for r, v in demand.items() if r in managed).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
-class Lasted:
-    """Run time of one workload; a lower bound if it has not `ended`."""
+class ObservedRunTime:
+    """Run time of one workload; a lower bound if it has not `has_ended`."""
 
     kind: RunTimeClass
-    lasted: Millis
-    ended: bool = True
+    run_time: Millis
+    has_ended: bool = True
 
 
 class RunTimes:
-    """Known run times. Add them with `learn`, sample them with `draw`."""
+    """Known run times. Add them with `add_run`, sample them with `sample`."""
 
-    def __init__(self, runs: Iterable[Lasted] = ()) -> None:
-        self._known: dict[tuple[object, ...], deque[tuple[Millis, bool]]] = {}
+    def __init__(self, runs: Iterable[ObservedRunTime] = ()) -> None:
+        self._runs_by_class: dict[tuple[object, ...], deque[tuple[Millis, bool]]] = {}
         self._sorted: dict[tuple[object, ...], list[tuple[Millis, bool]]] = {}
         for run in runs:
-            self.learn(run)
+            self.add_run(run)
 
     def __len__(self) -> int:
         """Return the number of runs that count."""
-        return len(self._known.get((), ()))
+        return len(self._runs_by_class.get((), ()))
 
     def copy(self) -> RunTimes:
         """Return an independent copy."""
         other = RunTimes()
-        other._known = {level: known.copy() for level, known in self._known.items()}
+        other._runs_by_class = {level: known.copy() for level, known in self._runs_by_class.items()}
         other._sorted = {level: runs.copy() for level, runs in self._sorted.items()}
         return other
 
-    def learn(self, run: Lasted) -> None:
+    def add_run(self, run: ObservedRunTime) -> None:
         """Add the run time of a workload, final or so far. Add the latest last."""
-        seen = (run.lasted, not run.ended)
+        seen = (run.run_time, not run.has_ended)
         for level in run.kind.levels:
-            known = self._known.setdefault(level, deque())
+            known = self._runs_by_class.setdefault(level, deque())
             known.append(seen)
             ordered = self._sorted.setdefault(level, [])
             insort(ordered, seen)
             if len(known) > KEPT * (1 if level else 5):
                 del ordered[bisect_right(ordered, known.popleft()) - 1]
 
-    def draw(self, kind: RunTimeClass, ran: Millis, dice: Random) -> Millis:
+    def sample(self, kind: RunTimeClass, ran: Millis, dice: Random) -> Millis:
         """Return a sampled total run time of a workload that has run for `ran`.
 
         A sampled run that has not ended is a lower bound: the draw repeats among longer runs.
@@ -100,7 +102,7 @@ class RunTimes:
         beyond = ran
         levels = [self._sorted.get(level, []) for level in kind.levels]
         for _ in range(8):
-            seen = self._one(levels, beyond, dice)
+            seen = self._sample_once(levels, beyond, dice)
             if seen is None:
                 break
             lasted, goes_on = seen
@@ -111,7 +113,7 @@ class RunTimes:
         return Millis(min(LONGEST, int((beyond + 60_000) / max(0.02, dice.random()))))
 
     @staticmethod
-    def _one(
+    def _sample_once(
         levels: Iterable[list[tuple[Millis, bool]]], beyond: Millis, dice: Random
     ) -> tuple[Millis, bool] | None:
         last: tuple[Millis, bool] | None = None
@@ -125,7 +127,7 @@ class RunTimes:
         return last
 
 
-def observed(runs: RunTimes, snapshot: Snapshot, tenancy: TenantDirectory) -> RunTimes:
+def with_running_pods(runs: RunTimes, snapshot: Snapshot, tenancy: TenantDirectory) -> RunTimes:
     """Return the known runs, plus the running workloads of a snapshot as lower bounds."""
     more = runs.copy()
     seen: set[tuple[str, str, str]] = set()
@@ -133,8 +135,12 @@ def observed(runs: RunTimes, snapshot: Snapshot, tenancy: TenantDirectory) -> Ru
         name = (pod.namespace, pod.user, pod.gang or pod.uid)
         if name not in seen:
             seen.add(name)
-            lasted = Millis(snapshot.at - (pod.started or snapshot.at))
-            more.learn(Lasted(kind_of(pod, tenancy, snapshot.managed), lasted, ended=False))
+            lasted = Millis(snapshot.at - (pod.started_at or snapshot.at))
+            more.add_run(
+                ObservedRunTime(
+                    run_time_class(pod, tenancy, snapshot.managed), lasted, has_ended=False
+                )
+            )
     return more
 
 
@@ -152,15 +158,15 @@ class SampledRunTimes:
         self, snapshot: Snapshot, runs: RunTimes, tenancy: TenantDirectory, seed: int
     ) -> None:
         self._snapshot = snapshot
-        self._runs = observed(runs, snapshot, tenancy) if runs else runs
+        self._runs = with_running_pods(runs, snapshot, tenancy) if runs else runs
         self._tenancy = tenancy
         self._seed = seed
 
-    def left(self, pod: Pod, ran: Millis) -> Millis:
+    def remaining_time(self, pod: Pod, ran: Millis) -> Millis:
         """Return how much longer a pod runs; at least one step."""
         dice = Random(f"{self._seed}/{pod.namespace}/{pod.gang or pod.uid}")  # noqa: S311
-        kind = kind_of(pod, self._tenancy, self._snapshot.managed)
-        lasts = self._runs.draw(kind, ran, dice) if self._runs else Millis(ran + UNKNOWN)
+        kind = run_time_class(pod, self._tenancy, self._snapshot.managed)
+        lasts = self._runs.sample(kind, ran, dice) if self._runs else Millis(ran + UNKNOWN)
         if pod.max_runtime is not None:
             lasts = min(lasts, pod.max_runtime) if self._runs else pod.max_runtime
         left = max(STEP, lasts - ran)

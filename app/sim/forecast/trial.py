@@ -8,42 +8,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.core.explain.reasons import Why
+from app.core.explain.reasons import WaitExplanation
 from app.core.explain.snapshot import Snapshot
 from app.core.explain.views import HeldView
 from app.core.model import Millis, Pod, PoolName, Uid
-from app.sim.forecast.forward_run import drain, stage
-from app.sim.forecast.worker_protocol import unpacked
+from app.sim.forecast.forward_run import cluster_from_snapshot, simulate_waits
+from app.sim.forecast.worker_protocol import decode_body
 
 SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Result of `attempt`, without the wait. The fields are those of `ports.forecasts.Trial`."""
+    """Result of `simulate_first_instant`, without the wait. The fields are those of
+    `ports.forecasts.Trial`.
+    """
 
     released: Mapping[Uid, PoolName]
     held: HeldView | None
-    why: Why | None
+    why: WaitExplanation | None
 
 
 class _Endless:
     """Run times of a simulation that ends after its first instant."""
 
-    def left(self, pod: Pod, ran: Millis) -> Millis | None:
+    def remaining_time(self, pod: Pod, ran: Millis) -> Millis | None:
         return None
 
 
-def attempt(body: bytes, pods: Sequence[Pod]) -> Attempt:
+def simulate_first_instant(body: bytes, pods: Sequence[Pod]) -> Attempt:
     """Simulate the first instant of pods, on a pickled snapshot and its run times.
 
     The pods are created at the time of the snapshot, after its held pods. A worker process calls
     this.
     """
-    snapshot, _ = unpacked(body)
-    proposed = _with(snapshot, pods)
+    snapshot, _ = decode_body(body)
+    proposed = _with_pods(snapshot, pods)
     # Without evictions: capacity that a reclaim must free first is not free now.
-    world = stage(proposed, _Endless(), evicts=False)
+    world = cluster_from_snapshot(proposed, _Endless(), evicts=False)
     world.advance_to(proposed.at)
     own = {pod.uid for pod in pods}
     released = {each.pod.uid: each.pool for each in world.started if each.pod.uid in own}
@@ -51,19 +53,20 @@ def attempt(body: bytes, pods: Sequence[Pod]) -> Attempt:
     if first is None:
         return Attempt(released, None, None)
     queries = world.engine.queries
-    return Attempt(released, queries.held(first), queries.why(first))
+    return Attempt(released, queries.held_view(first), queries.explain_wait(first))
 
 
-def last_wait(body: bytes, pods: Sequence[Pod]) -> float | None:
+def simulate_last_wait(body: bytes, pods: Sequence[Pod]) -> float | None:
     """Return the seconds until the last pod starts in a simulation; None: not within its time.
 
-    It takes several times as long as `attempt`. The arguments are those of `attempt`.
+    It takes several times as long as `simulate_first_instant`. The arguments are those of
+    `simulate_first_instant`.
     """
-    snapshot, runs = unpacked(body)
+    snapshot, runs = decode_body(body)
     own = {pod.uid for pod in pods}
-    waits = drain(_with(snapshot, pods), runs, SEED, own)
+    waits = simulate_waits(_with_pods(snapshot, pods), runs, SEED, own)
     return max(waits.values()) if len(waits) == len(own) else None
 
 
-def _with(snapshot: Snapshot, pods: Sequence[Pod]) -> Snapshot:
+def _with_pods(snapshot: Snapshot, pods: Sequence[Pod]) -> Snapshot:
     return replace(snapshot, held=(*snapshot.held, *pods))

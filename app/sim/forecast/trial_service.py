@@ -15,11 +15,11 @@ from app.core.model import Pod, UserName
 from app.ports.forecasts import Trial
 from app.sim.forecast.call_limit import RETRY_AFTER, CallLimit
 from app.sim.forecast.run_times import RunTimes
-from app.sim.forecast.trial import attempt, last_wait
-from app.sim.forecast.what_if import assumed
+from app.sim.forecast.trial import simulate_first_instant, simulate_last_wait
+from app.sim.forecast.what_if import assumptions_text
 from app.sim.forecast.what_if_service import MOST_PODS
 from app.sim.forecast.worker import Worker
-from app.sim.forecast.worker_protocol import pickled
+from app.sim.forecast.worker_protocol import encode_body
 
 
 class TrialRuns:
@@ -42,28 +42,28 @@ class TrialRuns:
         self._limit = CallLimit()
         self._users: set[str] = set()
 
-    async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
+    async def simulate_pods(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate the pods of a user. Raises ForecastBusy, ForecastFailed."""
         name = limit_name(user)
         if name in self._users:  # no user can take all places
             raise ForecastBusy("A trial of yours still runs; try again soon.", RETRY_AFTER)
         self._users.add(name)
         try:
-            async with self._limit.turn():
-                return await self._attempt(tuple(pods))
+            async with self._limit.acquire_turn():
+                return await self._simulate(tuple(pods))
         finally:
             self._users.discard(name)
 
-    async def _attempt(self, pods: tuple[Pod, ...]) -> Trial:
+    async def _simulate(self, pods: tuple[Pod, ...]) -> Trial:
         # A copy: a thread pickles it while learning may change the original.
         snapshot, runs = self._snapshot(), self._runs().copy()
         if len(snapshot.held) > MOST_PODS:
             raise ForecastFailed(
                 f"{len(snapshot.held)} pods wait, and a simulation takes {MOST_PODS} at most."
             )
-        body = await asyncio.to_thread(pickled, (snapshot, runs))
-        found = await self._worker.call(attempt, body, pods)
-        wait, failure = (0.0, None) if found.held is None else await self._wait(body, pods)
+        body = await asyncio.to_thread(encode_body, (snapshot, runs))
+        found = await self._worker.call(simulate_first_instant, body, pods)
+        wait, failure = (0.0, None) if found.held is None else await self._simulate_wait(body, pods)
         return Trial(
             at=snapshot.at,
             released=found.released,
@@ -71,12 +71,14 @@ class TrialRuns:
             why=found.why,
             wait=wait,
             failure=failure,
-            assumed=assumed(runs),
+            assumed=assumptions_text(runs),
         )
 
-    async def _wait(self, body: bytes, pods: tuple[Pod, ...]) -> tuple[float | None, str | None]:
+    async def _simulate_wait(
+        self, body: bytes, pods: tuple[Pod, ...]
+    ) -> tuple[float | None, str | None]:
         """Return the wait of the last pod, or else why the simulation was not completed."""
         try:
-            return await self._worker.call(last_wait, body, pods), None
+            return await self._worker.call(simulate_last_wait, body, pods), None
         except ForecastFailed as error:
             return None, str(error)

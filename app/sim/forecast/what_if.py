@@ -24,15 +24,15 @@ from app.core.model import (
 from app.core.pricing.share_units import Scale
 from app.ports.forecasts import TenantForecast, WeightChanges
 from app.sim.cluster.virtual_cluster import VirtualCluster
-from app.sim.forecast.forward_run import stage
+from app.sim.forecast.forward_run import cluster_from_snapshot
 from app.sim.forecast.run_times import RunTimes, SampledRunTimes
-from app.sim.forecast.worker_protocol import unpacked
+from app.sim.forecast.worker_protocol import decode_body
 from app.sim.metrics.waits import nearest_rank
 
 SEED = 7
 
 
-def changed(snapshot: Snapshot, changes: WeightChanges) -> tuple[Tenant, ...]:
+def apply_weights(snapshot: Snapshot, changes: WeightChanges) -> tuple[Tenant, ...]:
     """Return the tenants with changed weights. Raises InvalidInput if a tenant is unknown."""
     tenants = {tenant.name: tenant for tenant in snapshot.tenants}
     for name in {**changes.weights, **changes.users}:
@@ -50,7 +50,7 @@ def changed(snapshot: Snapshot, changes: WeightChanges) -> tuple[Tenant, ...]:
     return tuple(tenants.values())
 
 
-def fare(
+def forecast_tenants(
     snapshot: Snapshot, runs: RunTimes, tenants: Sequence[Tenant], hours: float
 ) -> dict[TenantName, TenantForecast]:
     """Return shares and waits of each tenant that exists, uses resources or waits.
@@ -61,29 +61,35 @@ def fare(
     for tenant in tenants:
         tenancy.add_tenant(tenant)
     span = int(hours * 3_600_000)
-    world = stage(snapshot, SampledRunTimes(snapshot, runs, tenancy, SEED), tenants=tenants)
+    world = cluster_from_snapshot(
+        snapshot, SampledRunTimes(snapshot, runs, tenancy, SEED), tenants=tenants
+    )
     world.advance_to(Millis(snapshot.at + span))
     shares = _shares(world, tenancy, span)
     waits = _waits(snapshot, world, tenancy, span)
     names = sorted({*shares, *waits, *tenancy.tenants})
     weights = {tenant.name: tenant.weight for tenant in tenants}
     return {
-        name: _fared(
+        name: _tenant_forecast(
             weights.get(name, Fraction(1)), shares.get(name, 0.0), waits.get(name, []), span
         )
         for name in names
     }
 
 
-def fare_of(
+def forecast_pickled(
     body: bytes, tenants: Sequence[Tenant], hours: float
 ) -> dict[TenantName, TenantForecast]:
-    """Return `fare` of a pickled snapshot and its run times. A worker process calls this."""
-    snapshot, runs = unpacked(body)
-    return fare(snapshot, runs, tenants, hours)
+    """Return `forecast_tenants` of a pickled snapshot and its run times. A worker process calls
+    this.
+    """
+    snapshot, runs = decode_body(body)
+    return forecast_tenants(snapshot, runs, tenants, hours)
 
 
-def _fared(weight: Fraction, share: float, waits: Sequence[int], span: int) -> TenantForecast:
+def _tenant_forecast(
+    weight: Fraction, share: float, waits: Sequence[int], span: int
+) -> TenantForecast:
     ordered = sorted(min(wait, span) / 1000 for wait in waits)
     return TenantForecast(
         weight=weight,
@@ -116,8 +122,8 @@ def _shares(world: VirtualCluster, tenancy: TenantDirectory, span: int) -> dict[
     queries = world.engine.queries
     scale = queries.scale()
     spent: dict[TenantName, dict[Resource, int]] = {}
-    for (tenant, _, pool), amounts in queries.spent(world.now).items():
-        counted = scale.measured(pool, amounts)
+    for (tenant, _, pool), amounts in queries.usage_totals(world.now).items():
+        counted = scale.usage_in_grains(pool, amounts)
         for name in tenancy.lineage(tenant):
             sums = spent.setdefault(name, {})
             for column, value in counted.items():
@@ -126,10 +132,10 @@ def _shares(world: VirtualCluster, tenancy: TenantDirectory, span: int) -> dict[
 
 
 def _dominant(spent: Mapping[Resource, int], scale: Scale, span: int) -> float:
-    return max((v / (scale.whole * span) for v in spent.values()), default=0.0)
+    return max((v / (scale.total_grains * span) for v in spent.values()), default=0.0)
 
 
-def assumed(runs: RunTimes) -> str:
+def assumptions_text(runs: RunTimes) -> str:
     """Return the assumptions of a simulation about run times and arrivals, in sentences."""
     if not runs:
         return (

@@ -14,9 +14,9 @@ from app.core.explain.snapshot import Snapshot
 from app.ports.forecasts import Comparison, WeightChanges
 from app.sim.forecast.call_limit import CallLimit
 from app.sim.forecast.run_times import RunTimes
-from app.sim.forecast.what_if import assumed, changed, fare_of
+from app.sim.forecast.what_if import apply_weights, assumptions_text, forecast_pickled
 from app.sim.forecast.worker import Worker
-from app.sim.forecast.worker_protocol import pickled
+from app.sim.forecast.worker_protocol import encode_body
 
 MOST_PODS = 30_000
 """Largest backlog that is simulated. A larger one is refused, not cut."""
@@ -53,7 +53,7 @@ class WhatIfs:
 
         Raises InvalidInput, ForecastBusy, ForecastFailed.
         """
-        async with self._limit.turn():
+        async with self._limit.acquire_turn():
             try:
                 return await self._compare(changes, hours)
             except ForecastTimeout as error:
@@ -68,7 +68,7 @@ class WhatIfs:
         began = time.monotonic()
         # A copy: a thread pickles it while learning may change the original.
         snapshot, runs = self._snapshot(), self._runs().copy()
-        then = changed(snapshot, changes)
+        then = apply_weights(snapshot, changes)
         pods = len(snapshot.held)
         if pods > MOST_PODS:
             raise ForecastFailed(
@@ -77,15 +77,17 @@ class WhatIfs:
         workers = self._workers
         try:
             async with asyncio.TaskGroup() as group:
-                body = await asyncio.to_thread(pickled, (snapshot, runs))  # once for both
-                first = group.create_task(workers[0].call(fare_of, body, snapshot.tenants, hours))
-                second = group.create_task(workers[1].call(fare_of, body, then, hours))
+                body = await asyncio.to_thread(encode_body, (snapshot, runs))  # once for both
+                first = group.create_task(
+                    workers[0].call(forecast_pickled, body, snapshot.tenants, hours)
+                )
+                second = group.create_task(workers[1].call(forecast_pickled, body, then, hours))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
         before, after = first.result(), second.result()
         return Comparison(
             pods=pods,
             seconds=time.monotonic() - began,
-            assumed=assumed(runs),
+            assumed=assumptions_text(runs),
             tenants={name: (before[name], after[name]) for name in before if name in after},
         )

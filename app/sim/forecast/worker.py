@@ -14,14 +14,14 @@ from typing import Any, ParamSpec, TypeVar
 import app
 from app.core.errors import ForecastFailed, ForecastTimeout
 from app.sim.forecast.worker_main import DONE
-from app.sim.forecast.worker_protocol import HEAD, length, packed, unpacked
+from app.sim.forecast.worker_protocol import HEAD, body_length, decode_body, encode_frame
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 GIB = 1024**3
-NEEDED = ("PATH", "LD_LIBRARY_PATH", "LANG", "PYTHONPATH")
-ROOM = "app.sim.forecast.worker_main"
+PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "PYTHONPATH")
+WORKER_MODULE = "app.sim.forecast.worker_main"
 
 
 class Worker:
@@ -36,7 +36,7 @@ class Worker:
         self._seconds = seconds
         self._memory = memory
         self._process: Process | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -46,11 +46,11 @@ class Worker:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a module-level function. Raises ForecastTimeout, ForecastFailed."""
         assert not kwargs, "only what stands in order is sent"
-        async with self._turn:
+        async with self._lock:
             try:
                 async with asyncio.timeout(self._seconds):
-                    body = await asyncio.to_thread(packed, (function, args))
-                    verdict, answer = await self._ask(body)
+                    body = await asyncio.to_thread(encode_frame, (function, args))
+                    verdict, answer = await self._send_call(body)
             except TimeoutError:
                 await self.close()
                 raise ForecastTimeout(
@@ -76,29 +76,29 @@ class Worker:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await _finished(process.communicate())  # reads its pipes to the end: that closes them
+            await _complete(process.communicate())  # reads its pipes to the end: that closes them
 
-    async def _ask(self, body: bytes) -> tuple[str, Any]:
+    async def _send_call(self, body: bytes) -> tuple[str, Any]:
         process = self._process
         if process is None or process.returncode is not None:
-            process = await _finished(self._start())
+            process = await _complete(self._start())
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(body)
         await process.stdin.drain()
         head = await process.stdout.readexactly(HEAD.size)
-        answer: tuple[str, Any] = unpacked(await process.stdout.readexactly(length(head)))
+        answer: tuple[str, Any] = decode_body(await process.stdout.readexactly(body_length(head)))
         return answer
 
     async def _start(self) -> Process:
         # Pass only the variables that the start needs. Others may be secrets.
-        known = {name: os.environ[name] for name in NEEDED if name in os.environ}
+        known = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         paths = [str(Path(app.__file__).parents[1]), known.get("PYTHONPATH", "")]
         limits = (str(self._memory), str(int(self._seconds)), str(self._nice))
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            ROOM,
+            WORKER_MODULE,
             *limits,
             stdin=PIPE,
             stdout=PIPE,
@@ -108,7 +108,7 @@ class Worker:
         return self._process
 
 
-async def _finished(work: Coroutine[Any, Any, T]) -> T:
+async def _complete(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. A cancellation waits for its end, so that nothing is left."""
     task = asyncio.ensure_future(work)
     try:

@@ -11,7 +11,7 @@ import resource
 import sys
 from typing import BinaryIO
 
-from app.sim.forecast.worker_protocol import HEAD, length, packed, unpacked
+from app.sim.forecast.worker_protocol import HEAD, body_length, decode_body, encode_frame
 
 DONE, BROKE = "done", "broke"
 
@@ -29,19 +29,19 @@ def main() -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
         spent = int(used.ru_utime + used.ru_stime)
         resource.setrlimit(resource.RLIMIT_CPU, (spent + seconds + 1, hard))
-        answers.write(packed(_call(body)))
+        answers.write(encode_frame(_call(body)))
         answers.flush()
         gc.collect()
 
 
 def _next(calls: BinaryIO) -> bytes | None:
     head = calls.read(HEAD.size)
-    return calls.read(length(head)) if len(head) == HEAD.size else None
+    return calls.read(body_length(head)) if len(head) == HEAD.size else None
 
 
 def _call(body: bytes) -> tuple[str, object]:
     try:
-        function, arguments = unpacked(body)
+        function, arguments = decode_body(body)
         return DONE, function(*arguments)
     except MemoryError:
         return BROKE, "it needs too much memory"

@@ -19,7 +19,7 @@ class Averages:
 
     shares: Mapping[TenantName, float]
     utilisation: Mapping[Resource, float]
-    amiss: float
+    fairness_error: float
 
 
 def average(
@@ -41,10 +41,10 @@ def average(
         if moment.at > end:
             break
         if moment.at != instant:
-            play.settle(instant)
+            play.end_instant(instant)
             instant = moment.at
-        play.hear(moment)
-    play.settle(instant)
+        play.apply_entry(moment)
+    play.end_instant(instant)
     return play.result()
 
 
@@ -86,7 +86,7 @@ class _Play:
     ) -> None:
         self._scale = scale
         self._pools: dict[SimulatedWorkload, PoolName] = {}
-        self._parts: dict[TenantName, dict[Resource, int]] = {}
+        self._scaled_usage: dict[TenantName, dict[Resource, int]] = {}
         self._window = start, end
         self._device = device
         self._sizes = {resource: amount for resource, amount in capacity.items() if amount > 0}
@@ -96,12 +96,12 @@ class _Play:
         self._total = dict.fromkeys(self._sizes, 0)
         self._shares: dict[TenantName, _Average] = {}
         self._used = {resource: _Average(start, end) for resource in self._sizes}
-        self._owed = FairnessErrors(
+        self._fairness_errors = FairnessErrors(
             self._sizes.get(device, 0) if device is not None else 0, weights
         )
-        self._amiss = _Average(start, end)
+        self._error_average = _Average(start, end)
 
-    def hear(self, moment: TimelineEntry) -> None:
+    def apply_entry(self, moment: TimelineEntry) -> None:
         work, change = moment.work, moment.change
         before = self._waiting.get(work, 0)
         if moment.step is TimelineStep.SUBMITTED:
@@ -114,24 +114,24 @@ class _Play:
         if not after:
             del self._waiting[work]
         devices = devices_of(work, self._device, 1)
-        self._owed.change(work.tenant, change * devices, (after - before) * devices)
+        self._fairness_errors.add_devices(work.tenant, change * devices, (after - before) * devices)
         if moment.pool is not None:
             self._pools[work] = moment.pool
         if change:
-            self._use(work, change, moment.at)
+            self._add_usage(work, change, moment.at)
 
-    def settle(self, at: Millis) -> None:
+    def end_instant(self, at: Millis) -> None:
         """Apply all moments of one instant: its fairness error lasts until the next instant."""
-        self._amiss.set(self._owed.amiss(), at)
+        self._error_average.set(self._fairness_errors.current_error(), at)
 
     def result(self) -> Averages:
         return Averages(
             {tenant: share.result() for tenant, share in self._shares.items()},
             {resource: use.result() for resource, use in self._used.items()},
-            self._amiss.result(),
+            self._error_average.result(),
         )
 
-    def _use(self, work: SimulatedWorkload, pods: int, at: Millis) -> None:
+    def _add_usage(self, work: SimulatedWorkload, pods: int, at: Millis) -> None:
         held = self._held.get(work.tenant)
         if held is None:
             held = self._held[work.tenant] = dict.fromkeys(self._sizes, 0)
@@ -145,14 +145,14 @@ class _Play:
                 self._used[resource].set(self._total[resource] / size, at)
             dominant = max(dominant, held[resource] / size)
         if self._scale is not None:
-            dominant = self._priced(self._scale, work, pods)
+            dominant = self._scaled_share(self._scale, work, pods)
         self._shares[work.tenant].set(dominant, at)
 
-    def _priced(self, scale: Scale, work: SimulatedWorkload, pods: int) -> float:
+    def _scaled_share(self, scale: Scale, work: SimulatedWorkload, pods: int) -> float:
         """Return the dominant share of a tenant after a change, in units of the scale."""
-        held = self._parts.setdefault(work.tenant, {})
+        held = self._scaled_usage.setdefault(work.tenant, {})
         pool = self._pools.get(work)
-        counted = scale.counted_for(pool, work.demand) if pool is not None else {}
+        counted = scale.demand_in_grains(pool, work.demand) if pool is not None else {}
         for column, grains in counted.items():
             held[column] = held.get(column, 0) + pods * grains
-        return max(held.values(), default=0) / scale.whole
+        return max(held.values(), default=0) / scale.total_grains

@@ -25,12 +25,14 @@ class FairnessErrors:
         self._weights = {name: float(weight) for name, weight in weights.items() if weight > 0}
         self._held: dict[TenantName, int] = {}
         self._queued: dict[TenantName, int] = {}
-        self._asked: list[tuple[float, TenantName]] = []  # demand over weight, smallest first
+        self._demand_ratios: list[
+            tuple[float, TenantName]
+        ] = []  # demand over weight, smallest first
         self._demand = 0
         self._waiting = 0
-        self._amiss: float | None = 0.0
+        self._error: float | None = 0.0
 
-    def change(self, tenant: TenantName, held: int, queued: int) -> None:
+    def add_devices(self, tenant: TenantName, held: int, queued: int) -> None:
         """Add to the held and the waiting devices of a tenant; amounts may be negative."""
         weight = self._weights.get(tenant)
         if weight is None:
@@ -41,19 +43,19 @@ class FairnessErrors:
         after = before + held + queued
         self._demand += held + queued
         self._waiting += queued
-        self._amiss = None
+        self._error = None
         if after == before:
             return
         if before:
-            self._asked.remove((before / weight, tenant))
+            self._demand_ratios.remove((before / weight, tenant))
         if after:
-            insort(self._asked, (after / weight, tenant))
+            insort(self._demand_ratios, (after / weight, tenant))
 
-    def amiss(self) -> float:
+    def current_error(self) -> float:
         """Return the sum over tenants of the entitled and requested devices that are not held."""
-        if self._amiss is None:
-            self._amiss = self._compute() if self._waiting else 0.0
-        return self._amiss
+        if self._error is None:
+            self._error = self._compute() if self._waiting else 0.0
+        return self._error
 
     def _compute(self) -> float:
         """Cap the tenants with the largest demand per weight at an equal part per weight.
@@ -64,7 +66,7 @@ class FairnessErrors:
             return float(self._waiting)
         left, weights, part = float(self._devices - self._demand), 0.0, 0.0
         capped = 0
-        for ratio, tenant in reversed(self._asked):
+        for ratio, tenant in reversed(self._demand_ratios):
             if capped and part >= ratio:
                 break
             left += self._held[tenant] + self._queued[tenant]
@@ -73,7 +75,7 @@ class FairnessErrors:
             capped += 1
         short = self._waiting
         missing = 0.0
-        for _, tenant in self._asked[len(self._asked) - capped :]:
+        for _, tenant in self._demand_ratios[len(self._demand_ratios) - capped :]:
             short -= self._queued[tenant]
             missing += max(0.0, self._weights[tenant] * part - self._held[tenant])
         return missing + short

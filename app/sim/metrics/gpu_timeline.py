@@ -52,7 +52,7 @@ def holdings(
     return {name: [area / width / unit for area in row] for name, row in areas.items()}
 
 
-def largest(runs: Iterable[Holdings], most: int) -> list[str]:
+def largest_holders(runs: Iterable[Holdings], most: int) -> list[str]:
     """Return the `most` tenants with the largest sums over all runs, largest first."""
     totals: dict[str, float] = {}
     for held in runs:

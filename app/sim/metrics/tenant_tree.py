@@ -20,14 +20,14 @@ class TenantTree:
         for tenant in self._tenants.values():
             self._children.setdefault(tenant.parent, []).append(tenant.name)
 
-    def below(self, name: TenantName) -> list[TenantName]:
+    def subtree(self, name: TenantName) -> list[TenantName]:
         """Return a tenant and all its descendants."""
         found = [name]
         for each in found:
             found += self._children.get(each, [])
         return found
 
-    def path(self, name: TenantName) -> list[TenantName]:
+    def lineage(self, name: TenantName) -> list[TenantName]:
         """Return a tenant and all its ancestors, the tenant first."""
         found = [name]
         while (above := self._tenants[found[-1]].parent) is not None:
@@ -36,9 +36,9 @@ class TenantTree:
 
     def depth(self, name: TenantName) -> int:
         """Return the number of ancestors of a tenant."""
-        return len(self.path(name)) - 1
+        return len(self.lineage(name)) - 1
 
-    def in_order(self) -> list[TenantName]:
+    def parents_first(self) -> list[TenantName]:
         """Return all tenants in the order given, each before its children."""
         found: list[TenantName] = []
         ahead = self._children.get(ROOT, [])[::-1]
@@ -47,7 +47,7 @@ class TenantTree:
             ahead += self._children.get(found[-1], [])[::-1]
         return found
 
-    def weights(
+    def entitled_parts(
         self, users: Mapping[TenantName, Collection[UserName]]
     ) -> Mapping[TenantName, Fraction]:
         """Return the part of the cluster that each tenant is entitled to for its own users.
@@ -56,7 +56,7 @@ class TenantTree:
         """
         parts: dict[TenantName | None, Fraction] = {ROOT: Fraction(1)}
         owed: dict[TenantName, Fraction] = {}
-        for above in [ROOT, *self.in_order()]:
+        for above in [ROOT, *self.parents_first()]:
             children = self._children.get(above, [])
             siblings = {name: self._tenants[name].weight for name in children}
             own = Fraction(0)
@@ -71,12 +71,12 @@ class TenantTree:
                 owed[above] = parts[above] * own / whole if children and whole else parts[above]
         return owed
 
-    def promised(self, own: Mapping[TenantName, int]) -> int:
+    def sum_guarantees(self, own: Mapping[TenantName, int]) -> int:
         """Return the sum of all guarantees, given each tenant's own.
 
         The guarantee of a tenant covers those of its children; only their excess is added.
         """
         below = dict.fromkeys([ROOT, *self._tenants], 0)
-        for name in reversed(self.in_order()):
+        for name in reversed(self.parents_first()):
             below[self._tenants[name].parent] += max(own.get(name, 0), below[name])
         return below[ROOT]

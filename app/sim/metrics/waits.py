@@ -29,7 +29,7 @@ class Waits:
     jobs: int = 0
 
 
-def figures(waits: Iterable[float]) -> Waits:
+def summarize_waits(waits: Iterable[float]) -> Waits:
     """Return the figures of some waits in seconds."""
     ordered = sorted(waits)
     if not ordered:

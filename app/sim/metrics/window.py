@@ -20,9 +20,9 @@ from app.sim.metrics.waits import (
     SIZE_NAMES,
     Waits,
     devices_of,
-    figures,
     nearest_rank,
     size_class,
+    summarize_waits,
     waits_of,
 )
 
@@ -103,11 +103,11 @@ def measure(
     longest, others = _longest(gangs)
     return Measures(
         jain=_jain_by_weight(use.shares, weights),
-        fairness_error=use.amiss / unit,
+        fairness_error=use.fairness_error / unit,
         utilisation=use.utilisation,
         starved_users=_starved(timeline, start, end),
-        wait_seconds=figures(waits.values()),
-        large_gang_wait_seconds=figures(gang.seconds for gang in gangs),
+        wait_seconds=summarize_waits(waits.values()),
+        large_gang_wait_seconds=summarize_waits(gang.seconds for gang in gangs),
         evicted_device_seconds=_evicted(timeline, start, end, device) / unit,
         waits_by_tenant=_grouped((work.tenant, seconds) for work, seconds in waits.items()),
         waits_by_size=waits_by_size(waits, device, unit),
@@ -165,7 +165,7 @@ def _evicted(
             ended = [begun.pop() for _ in range(min(-moment.change, len(begun)))]
             evicted = moment.step in (TimelineStep.EVICTED, TimelineStep.SHRANK)
             if evicted and start <= moment.at <= end:
-                interval = moment.work.reclaim.checkpoint
+                interval = moment.work.reclaim.checkpoint_interval
                 ran = sum(lost_time(each, interval, moment.at) for each in ended)
                 lost += ran * devices_of(moment.work, device, 1)
     return lost / 1000
@@ -175,7 +175,7 @@ def _grouped(pairs: Iterable[tuple[MetricKey, float]]) -> dict[MetricKey, Waits]
     groups: dict[MetricKey, list[float]] = {}
     for key, seconds in pairs:
         groups.setdefault(key, []).append(seconds)
-    return {key: figures(waits) for key, waits in groups.items()}
+    return {key: summarize_waits(waits) for key, waits in groups.items()}
 
 
 def _users(users: Mapping[UserName, Waits]) -> UserWaits:

@@ -65,10 +65,10 @@ def replay(
         if hall.next_end is not None:
             instants.append(hall.next_end)
         now = min(instants)
-        hall.end(now)
+        hall.end_workloads(now)
         while arriving and arriving[0].at == now:
             hall.submit(now, arriving.popleft())
-        hall.start(now)
+        hall.start_workloads(now)
         if tell is not None:
             tell(now)
     return hall.timeline
@@ -83,7 +83,7 @@ class _BaselineCluster:
         self._device = device
         self._backfill = backfill
         self._pool = pool
-        self._line = BaselineQueue()
+        self._queue = BaselineQueue()
         self._running: list[tuple[Millis, int, SimulatedWorkload]] = []
 
     @property
@@ -91,7 +91,7 @@ class _BaselineCluster:
         """End of the next workload; None if no end is due."""
         return self._running[0][0] if self._running else None
 
-    def end(self, now: Millis) -> None:
+    def end_workloads(self, now: Millis) -> None:
         while self.next_end == now:
             work = heapq.heappop(self._running)[2]
             self._free += devices_of(work, self._device)
@@ -100,11 +100,11 @@ class _BaselineCluster:
     def submit(self, now: Millis, work: SimulatedWorkload) -> None:
         size = devices_of(work, self._device)
         if size <= self._devices:
-            self._line.add(len(self.timeline), size, work)
+            self._queue.add(len(self.timeline), size, work)
         self.timeline.append(rigid_entry(now, TimelineStep.SUBMITTED, work))
 
-    def start(self, now: Millis) -> None:
-        while (work := self._line.take_fitting(self._free, self._backfill)) is not None:
+    def start_workloads(self, now: Millis) -> None:
+        while (work := self._queue.take_fitting(self._free, self._backfill)) is not None:
             self._free -= devices_of(work, self._device)
             nodes = (NodeName(self._pool),) * work.pods
             self.timeline.append(rigid_entry(now, TimelineStep.RELEASED, work, self._pool, nodes))

@@ -18,10 +18,10 @@ from app.sim.replay.runner import ReplayInput, ReplayResult, play
 from app.sim.replay.trace_files import (
     DEVICE,
     TraceLog,
-    made_elastic,
+    make_elastic,
     read_log,
     read_tenants,
-    shifted,
+    shift_arrivals,
     tenants_of,
 )
 from app.sim.report import plot
@@ -121,9 +121,9 @@ def prepare(options: ReplayOptions) -> ReplayInput:
     log = read_log(options.trace, flat=options.flat, tenant=options.tenant, models=fleet.models)
     if options.jitter is not None:
         by = replay_flags.option("--jitter", options.jitter, value_parsers.duration)
-        log = TraceLog(shifted(log.works, by, options.seed), log.scale)
+        log = TraceLog(shift_arrivals(log.works, by, options.seed), log.scale)
     if options.elastic:
-        log = made_elastic(log, options.elastic, options.seed)
+        log = make_elastic(log, options.elastic, options.seed)
     tenants: Mapping[TenantName, Tenant] = tenants_of(log.works)
     if options.tenants is not None:
         pools = [pool.name for pool in fleet.pools]

@@ -29,38 +29,42 @@ class CsvRow:
         """Return a cell; empty string if the file has no such column."""
         return self.cells.get(column, "")
 
-    def needed(self, column: str) -> str:
+    def required_text(self, column: str) -> str:
         """Return a cell that must not be empty. Raises InvalidInput."""
-        return self.text(column) or self._refuse(column, "is empty", "write a value")
+        return self.text(column) or self._raise_invalid(column, "is empty", "write a value")
 
     def number(self, column: str, default: int | None = None) -> Fraction:
         """Return a cell as a number of 0 or more. Raises InvalidInput."""
         written = self.text(column)
         if not written:
             if default is None:
-                self._refuse(column, "is empty", "use a number of 0 or more")
+                self._raise_invalid(column, "is empty", "use a number of 0 or more")
             return Fraction(default or 0)
         try:
             value = parse_quantity(written)
         except InvalidQuantity:
             value = Fraction(-1)
         if value < 0:
-            self._refuse(column, f"{written[:40]!r} is not valid", "use a number of 0 or more")
+            self._raise_invalid(
+                column, f"{written[:40]!r} is not valid", "use a number of 0 or more"
+            )
         return value
 
-    def units(self, column: str, scale: int, default: int | None = None) -> int:
+    def scaled_number(self, column: str, scale: int, default: int | None = None) -> int:
         """Return a number times `scale`, rounded up. Raises InvalidInput."""
         return math.ceil(self.number(column, default) * scale)
 
-    def whole(self, column: str, least: int, default: int | None = None) -> int:
+    def whole_number(self, column: str, least: int, default: int | None = None) -> int:
         """Return a cell as a whole number of at least `least`. Raises InvalidInput."""
         value = self.number(column, default)
         if value.denominator != 1 or value < least:
             shown = repr(self.text(column)[:40])
-            self._refuse(column, f"{shown} is not valid", f"use a whole number from {least} up")
+            self._raise_invalid(
+                column, f"{shown} is not valid", f"use a whole number from {least} up"
+            )
         return int(value)
 
-    def _refuse(self, column: str, problem: str, remedy: str) -> str:
+    def _raise_invalid(self, column: str, problem: str, remedy: str) -> str:
         raise InvalidInput(f"{self.origin}: {column}: {problem}; {remedy}.")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Node, NodeName, Pool, PoolName, Resource
-from app.core.quantities import CPU, PODS, add
+from app.core.quantities import CPU, PODS, add_amounts
 from app.sim.replay.csv_rows import CsvRow, read_rows
 from app.sim.replay.trace_files import DEVICE, GIB, MEMORY, WHOLE
 
@@ -70,7 +70,7 @@ class Fleet:
                     PODS: PLENTY,
                 },
                 ready=True,
-                fractions={} if scale == WHOLE else {DEVICE: scale},
+                device_sizes={} if scale == WHOLE else {DEVICE: scale},
             )
             for machine in self.machines
         ]
@@ -79,7 +79,7 @@ class Fleet:
         """Return the capacity of some resources; one device is `scale` units."""
         total: dict[Resource, int] = {}
         for node in self.nodes(scale):
-            total = add(total, {r: node.allocatable[r] for r in resources})
+            total = add_amounts(total, {r: node.allocatable[r] for r in resources})
         return total
 
 
@@ -94,7 +94,7 @@ def read_fleet(path: Path) -> Fleet:
     """Read a file of nodes: `node,gpus,gpu_model,cpus,mem_gib`. Raises InvalidInput."""
     machines: dict[str, Machine] = {}
     for row in read_rows(path, ("node", "gpus", MODEL)):
-        name = row.needed("node")
+        name = row.required_text("node")
         if name in machines:
             raise InvalidInput(f"{row.origin}: node: {name} is there twice; keep one row of it.")
         machines[name] = _machine(row, name)
@@ -104,12 +104,12 @@ def read_fleet(path: Path) -> Fleet:
 
 
 def _machine(row: CsvRow, name: str) -> Machine:
-    gpus = row.whole("gpus", 0)
+    gpus = row.whole_number("gpus", 0)
     model = row.text(MODEL).lower() if gpus else ""
     return Machine(
         name=name,
         gpus=gpus,
         model=model or ("gpu" if gpus else NO_DEVICES),
-        cpu=row.units("cpus", 1000) if row.text("cpus") else PLENTY,
-        memory=row.units("mem_gib", GIB) if row.text("mem_gib") else PLENTY,
+        cpu=row.scaled_number("cpus", 1000) if row.text("cpus") else PLENTY,
+        memory=row.scaled_number("mem_gib", GIB) if row.text("mem_gib") else PLENTY,
     )

@@ -47,7 +47,7 @@ def policy_with(settings: Iterable[str]) -> Policy:
         if not equals:
             raise InvalidInput(f"--set {pair}: there is no value; write it as in history=1.")
         if field not in FIELDS:
-            near = value_parsers.nearest(field, FIELDS)
+            near = value_parsers.did_you_mean(field, FIELDS)
             raise InvalidInput(
                 f"--set {pair}: the policy has no field {field}{near}; "
                 f"choose one of {', '.join(FIELDS)}."

@@ -19,7 +19,7 @@ from app.sim.replay.machines import Fleet
 from app.sim.replay.trace_files import DEVICE, TraceLog
 from app.sim.report.progress import progress
 
-PATIENCE = 1000
+IDLE_INSTANTS = 1000
 """Instants in a row without a timeline entry after which waiting workloads cannot start."""
 
 
@@ -106,22 +106,22 @@ def _play_fair(stage: ReplayInput, progress: ProgressCallback) -> ReplayResult:
         policy=stage.policy,
     )
     for work in works:
-        world.add(work)
-    settle(world, len(works), progress)
+        world.add_workload(work)
+    advance_until_idle(world, len(works), progress)
     drift = world.engine.drift
     return ReplayResult(
         len(works), world.timeline, world.decisions, world.events, drift.ratio, drift.pairs
     )
 
 
-def settle(world: VirtualCluster, works: int, progress: ProgressCallback) -> None:
+def advance_until_idle(world: VirtualCluster, works: int, progress: ProgressCallback) -> None:
     """Advance time until all workloads arrived and no workload ends or starts any more.
 
     A workload that can never start may wake a World forever. Such instants count as idle.
     """
     arrived = ending = seen = idle = 0
-    while world.next_due is not None and (arrived < works or ending or idle < PATIENCE):
-        world.advance_to(world.next_due, progress)
+    while world.next_event_at is not None and (arrived < works or ending or idle < IDLE_INSTANTS):
+        world.advance_to(world.next_event_at, progress)
         news = world.timeline[seen:]
         seen += len(news)
         idle = 0 if news else idle + 1

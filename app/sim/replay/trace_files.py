@@ -16,7 +16,7 @@ from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName
 from app.core.quantities import CPU, PODS
 from app.sim.cluster.workload import SimulatedWorkload
 from app.sim.replay.csv_rows import CsvRow, read_rows
-from app.sim.scenario.value_parsers import nearest
+from app.sim.scenario.value_parsers import did_you_mean
 
 DEVICE = Resource("nvidia.com/gpu")
 MEMORY = Resource("memory")
@@ -67,7 +67,7 @@ def read_log(
     return TraceLog(tuple(sorted(works, key=lambda work: work.at)), scale)
 
 
-def shifted(
+def shift_arrivals(
     works: Sequence[SimulatedWorkload], by: Millis, seed: int
 ) -> tuple[SimulatedWorkload, ...]:
     """Shift every arrival by a random time in [-by, +by], never before 0, and sort them again."""
@@ -76,7 +76,7 @@ def shifted(
     return tuple(sorted(moved, key=lambda work: work.at))
 
 
-def made_elastic(log: TraceLog, percent: int, seed: int) -> TraceLog:
+def make_elastic(log: TraceLog, percent: int, seed: int) -> TraceLog:
     """Make a part of the jobs with several devices elastic. Only whole devices are divided.
 
     Such a job has one pod for each device, and a quarter of them is its minimum.
@@ -93,7 +93,7 @@ def _elastic(work: SimulatedWorkload, scale: int) -> SimulatedWorkload:
         return work
     shared = {r: -(-v // each) for r, v in work.demand.items() if r != PODS}
     least = max(1, devices // 4)
-    return replace(work, pods=devices, least=least, demand={**shared, PODS: 1})
+    return replace(work, pods=devices, min_pods=least, demand={**shared, PODS: 1})
 
 
 def tenants_of(works: Sequence[SimulatedWorkload]) -> dict[TenantName, Tenant]:
@@ -110,12 +110,12 @@ def read_tenants(
     known = dict(tenants)
     seen: set[TenantName] = set()
     for row in read_rows(path, ("tenant", "weight", "guarantee_gpus", "limit_gpus")):
-        name = TenantName(row.needed("tenant"))
+        name = TenantName(row.required_text("tenant"))
         if name in seen:
             raise InvalidInput(f"{row.origin}: tenant: {name} is there twice; keep one row of it.")
         if name not in known:
             raise InvalidInput(
-                f"{row.origin}: tenant: {name} has no job in this log{nearest(name, known)}; "
+                f"{row.origin}: tenant: {name} has no job in this log{did_you_mean(name, known)}; "
                 "remove the row, or mend the name."
             )
         seen.add(name)
@@ -126,9 +126,9 @@ def read_tenants(
 
 
 def _quotas(row: CsvRow, pools: Sequence[PoolName], scale: int) -> dict[PoolName, Quota]:
-    guarantee = row.whole("guarantee_gpus", 0, 0) * scale
+    guarantee = row.whole_number("guarantee_gpus", 0, 0) * scale
     limited = row.text("limit_gpus") != ""
-    limit = row.whole("limit_gpus", 0, 0) * scale
+    limit = row.whole_number("limit_gpus", 0, 0) * scale
     if not guarantee and not limited:
         return {}
     if len(pools) > 1:
@@ -149,7 +149,7 @@ def _of_tenant(path: Path, rows: Sequence[CsvRow], tenant: str) -> list[CsvRow]:
     if not kept:
         names = {row.text("tenant"): None for row in rows}
         raise InvalidInput(
-            f"{path} has no tenant {tenant}{nearest(tenant, names)}; choose one of "
+            f"{path} has no tenant {tenant}{did_you_mean(tenant, names)}; choose one of "
             f"{', '.join(sorted(filter(None, names))[:20]) or 'none, for its rows name no tenant'}."
         )
     return kept
@@ -166,8 +166,8 @@ def _work(
     user = row.text("user") or row.text("tenant") or NOBODY
     demand = {
         DEVICE: int(gpus * scale),
-        CPU: row.units("cpus_per_pod", 1000, 0),
-        MEMORY: row.units("mem_gib_per_pod", GIB, 0),
+        CPU: row.scaled_number("cpus_per_pod", 1000, 0),
+        MEMORY: row.scaled_number("mem_gib_per_pod", GIB, 0),
     }
     if gpus * scale != demand[DEVICE]:
         raise InvalidInput(
@@ -176,13 +176,13 @@ def _work(
         )
     duration = row.text("duration_s")
     return SimulatedWorkload(
-        name=row.needed("job_id"),
+        name=row.required_text("job_id"),
         tenant=TenantName(user if flat else row.text("tenant") or NOBODY),
         user=UserName(user),
-        at=Millis(row.units("submit_s", SECOND)),
+        at=Millis(row.scaled_number("submit_s", SECOND)),
         demand={resource: units for resource, units in demand.items() if units} | {PODS: 1},
-        pods=row.whole("pods", 1, 1),
-        duration=Millis(row.units("duration_s", SECOND)) if duration else None,
+        pods=row.whole_number("pods", 1, 1),
+        duration=Millis(row.scaled_number("duration_s", SECOND)) if duration else None,
         priority=_priority(row),
         pools=_pools(row.text("gpu_model"), models) if gpus else (),
     )
@@ -191,7 +191,7 @@ def _work(
 def _priority(row: CsvRow) -> int:
     """Return the priority; 0 if the row has a class of service instead (openb: LS, BE, ...)."""
     written = row.text("priority")
-    return row.whole("priority", 0) if written[:1].isdigit() else 0
+    return row.whole_number("priority", 0) if written[:1].isdigit() else 0
 
 
 def _pools(written: str, models: Mapping[str, PoolName] | None) -> tuple[PoolName, ...]:

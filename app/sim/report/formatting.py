@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from app.core.model import Amounts
-from app.sim.report.json_report import plain
+from app.sim.report.json_report import in_request_units
 
 MEMORY, GIB = "memory", 1024**3
 
@@ -48,12 +48,15 @@ def percent(part: float) -> str:
     return f"{100 * part:.1f}\N{NO-BREAK SPACE}%"
 
 
-def listed(amounts: Amounts) -> str:
+def format_amounts(amounts: Amounts) -> str:
     """Return amounts in base units as one line."""
-    return ", ".join(f"{shown(r, value):,g} {unit(r)}" for r, value in plain(amounts).items())
+    return ", ".join(
+        f"{in_display_unit(r, value):,g} {unit(r)}"
+        for r, value in in_request_units(amounts).items()
+    )
 
 
-def shown(resource: str, value: float) -> float:
+def in_display_unit(resource: str, value: float) -> float:
     """Return an amount in its `unit`: memory is counted in bytes and shown in GiB."""
     return value / GIB if resource == MEMORY else value
 

@@ -50,7 +50,7 @@ def metrics(measures: Measures) -> Json:
 
 def named_nodes(outcome: ScenarioResult, moment: TimelineEntry) -> list[str]:
     """Return the node of each pod of a release; empty if the scenario has no named nodes."""
-    stand_ins = outcome.scenario.cluster.stand_ins
+    stand_ins = outcome.scenario.cluster.capacity_nodes
     return [node for node in moment.nodes if node not in stand_ins]
 
 
@@ -59,7 +59,7 @@ def seconds(millis: Millis | int) -> float:
     return millis / 1000
 
 
-def plain(amounts: Amounts) -> dict[str, int | float]:
+def in_request_units(amounts: Amounts) -> dict[str, int | float]:
     """Return amounts in the units of requests, as integers if they are whole."""
     return {str(r): _cores(value) if r == CPU else value for r, value in amounts.items()}
 
@@ -117,7 +117,7 @@ def _tenant(outcome: TenantOutcome) -> Json:
 
 def _account(account: FinalUsage) -> Json:
     return {
-        "used": plain(account.used),
+        "used": in_request_units(account.used),
         "charged": spent_seconds(account.charged),
         "pending": account.pending,
     }

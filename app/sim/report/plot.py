@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Millis, Resource
 from app.sim.cluster.workload import TimelineEntry
-from app.sim.metrics.gpu_timeline import Holdings, holdings, largest
+from app.sim.metrics.gpu_timeline import Holdings, holdings, largest_holders
 from app.sim.metrics.waits import SIZE_NAMES, Waits, waits_of
 from app.sim.metrics.window import waits_by_size
 
@@ -93,7 +93,7 @@ def compare(
     if device is None:
         raise InvalidInput("There is nothing to draw: no pool has devices; draw one that has.")
     held = {name: holdings(run, device, start, end, BINS, unit) for name, run in runs.items()}
-    named = largest(held.values(), NAMED)
+    named = largest_holders(held.values(), NAMED)
     colours = dict(zip(named, COLOURS, strict=False))
     figure: Figure = figure_type(figsize=(11, 3.4 * len(runs) + 3.6), layout="constrained")
     axes = figure.subplots(len(runs) + 1, 1)

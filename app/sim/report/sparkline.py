@@ -36,7 +36,7 @@ def sparkline(shares: Iterable[float]) -> str:
     )
 
 
-def stretches(timeline: Iterable[TimelineEntry], until: Millis) -> Iterator[Bar]:
+def usage_periods(timeline: Iterable[TimelineEntry], until: Millis) -> Iterator[Bar]:
     """Yield when the pods of each workload held their request; up to `until` if they still do."""
     holding: dict[SimulatedWorkload, list[TimelineEntry]] = {}
     for moment in timeline:
@@ -69,12 +69,12 @@ def shares_over_time(
         for resource, value in _priced(offered, pool, worth).items():
             size[resource] = size.get(resource, 0.0) + value
     if scale is not None:
-        size = dict.fromkeys(scale.size, float(scale.whole))
+        size = dict.fromkeys(scale.size, float(scale.total_grains))
     held: dict[TenantName, dict[Resource, list[float]]] = {}
-    for stretch in stretches(timeline, until):
+    for stretch in usage_periods(timeline, until):
         parts = list(_parts(stretch, until, steps))
         demand, pool = stretch.work.demand, stretch.pool
-        counted = scale.counted_for(pool, demand) if scale else _priced(demand, pool, worth)
+        counted = scale.demand_in_grains(pool, demand) if scale else _priced(demand, pool, worth)
         for resource, value in counted.items():
             for tenant in above(stretch.work.tenant) if size.get(resource) else ():
                 row = held.setdefault(tenant, {}).setdefault(resource, [0.0] * steps)

@@ -13,8 +13,17 @@ from app.core.model import Resource, TenantName
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry
 from app.sim.metrics.tenant_tree import TenantTree
 from app.sim.metrics.waits import Waits
-from app.sim.report.formatting import count, listed, new_table, percent, short, shown, span, unit
-from app.sim.report.json_report import named_nodes, plain, spent_seconds
+from app.sim.report.formatting import (
+    count,
+    format_amounts,
+    in_display_unit,
+    new_table,
+    percent,
+    short,
+    span,
+    unit,
+)
+from app.sim.report.json_report import in_request_units, named_nodes, spent_seconds
 from app.sim.report.sparkline import NOTHING, shares_over_time, sparkline
 from app.sim.scenario.result import FinalUsage, ScenarioResult, WaitingAtEnd
 
@@ -140,7 +149,7 @@ def print_outcome(outcome: ScenarioResult, console: Console) -> None:
 
 def _headline(outcome: ScenarioResult) -> str:
     scenario = outcome.scenario
-    capacity = listed(scenario.capacity)
+    capacity = format_amounts(scenario.capacity)
     return (
         f"{scenario.name}: {span(scenario.until)} on {capacity}; "
         f"{count(len(outcome.releases), 'release')}, {count(len(outcome.evictions), 'eviction')}"
@@ -153,7 +162,7 @@ def _holders(outcome: ScenarioResult) -> Table:
     columns = [each for r in resources for each in (f"{unit(r)}\nused", f"{unit(r)}-h\ncharged")]
     table = new_table("At the end", "tenant, user", "weight", "share", *columns, "pods\npending")
     table.columns[0].justify = "left"
-    for name in TenantTree(each.tenant for each in outcome.tenants.values()).in_order():
+    for name in TenantTree(each.tenant for each in outcome.tenants.values()).parents_first():
         each = outcome.tenants[name]
         indent = "  " * each.depth
         weight = f"{float(each.tenant.weight):g}"
@@ -169,13 +178,13 @@ def _holders(outcome: ScenarioResult) -> Table:
 
 
 def _cells(account: FinalUsage, resources: Iterable[Resource]) -> list[str]:
-    used, charged = plain(account.used), spent_seconds(account.charged)
+    used, charged = in_request_units(account.used), spent_seconds(account.charged)
     cells = [
         cell
         for r in resources
         for cell in (
-            f"{shown(r, used.get(r, 0)):,g}",
-            f"{shown(r, charged.get(r, 0)) / 3600:,.1f}",
+            f"{in_display_unit(r, used.get(r, 0)):,g}",
+            f"{in_display_unit(r, charged.get(r, 0)) / 3600:,.1f}",
         )
     ]
     return [*cells, f"{account.pending:,}"]
@@ -200,14 +209,14 @@ def _bars(outcome: ScenarioResult, width: int) -> Table | None:
         {pool.name: pool.weights for pool in scenario.cluster.pools},
         scenario.until,
         steps,
-        tree.path,
+        tree.lineage,
         outcome.scale if outcome.scale.columns else None,
     )
     over = f"0 to {span(scenario.until)}"
     table = new_table("Share of the cluster over time", "tenant", over, "mean", "most")
     table.columns[0].justify = table.columns[1].justify = "left"
     table.columns[1].no_wrap = True
-    for name in tree.in_order():
+    for name in tree.parents_first():
         row = shares.get(name, [0.0] * steps)
         mean = percent(sum(row) / steps)
         line = Text(sparkline(row), style="cyan")

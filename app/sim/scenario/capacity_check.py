@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from app.core.model import Tenant
-from app.core.quantities import render
+from app.core.quantities import format_amount
 from app.sim.cluster.initial_capacity import InitialCapacity
 from app.sim.cluster.workload import SimulatedWorkload
 from app.sim.scenario.scenario_cluster import ScenarioCluster
@@ -23,56 +23,59 @@ class EmptyCluster:
         members = tuple(tenants)
         self._known = bool(cluster.offers)
         self._empty = InitialCapacity(cluster.nodes, cluster.pools, members)
-        self._filling = InitialCapacity(cluster.nodes, cluster.pools, members)
-        given = [node.name in cluster.stand_ins for node in cluster.nodes]
-        self._place = "pool" if all(given) else "node or pool" if any(given) else "node"
+        self._remaining = InitialCapacity(cluster.nodes, cluster.pools, members)
+        given = [node.name in cluster.capacity_nodes for node in cluster.nodes]
+        self._place_word = "pool" if all(given) else "node or pool" if any(given) else "node"
 
-    def check(self, record: YamlMap, work: SimulatedWorkload) -> bool:
+    def check_fits(self, record: YamlMap, work: SimulatedWorkload) -> bool:
         """Return whether a workload, or its minimum, fits in the empty cluster; note it if not."""
         if work.is_elastic:
-            work = replace(work, pods=work.least, least=0)
-        if not (self._known and work.demand) or self._empty.holds(work):
+            work = replace(work, pods=work.min_pods, min_pods=0)
+        if not (self._known and work.demand) or self._empty.has_capacity(work):
             return True
         one = replace(work, pods=1)
-        if self._empty.holds(one):
-            record.fields["pods"].wrong(
-                f"of the {work.pods:,} pods that start together only {self._empty.most(work):,} "
+        if self._empty.has_capacity(one):
+            record.fields["pods"].add_mistake(
+                f"of the {work.pods:,} pods that start together only "
+                f"{self._empty.max_pods(work):,} "
                 "have room even when all is empty; write fewer, or enlarge the cluster."
             )
         else:
-            self._refuse(record, one)
+            self._record_excess(record, one)
         return False
 
-    def check_in_place(self, record: YamlMap, works: Sequence[SimulatedWorkload]) -> None:
+    def check_running(self, record: YamlMap, works: Sequence[SimulatedWorkload]) -> None:
         """Check that workloads that run at the start fit together and last beyond the start."""
         for work in works:
             assert work.released is not None
             if work.duration is not None and work.released + work.duration <= 0:
-                record.fields["duration"].wrong(
+                record.fields["duration"].add_mistake(
                     f"{work.name}, released {-work.released // 1000} s before the start, would "
                     "be over by then; write a longer one."
                 )
                 return
-            if self._known and work.demand and self._filling.seat(work) is None:
-                record.spot.wrong(
+            if self._known and work.demand and self._remaining.place(work) is None:
+                record.value.add_mistake(
                     f"{work.name} is to run before the start, but nothing has room for it; "
                     "make the pool larger or let less run."
                 )
                 return
 
-    def _refuse(self, record: YamlMap, one: SimulatedWorkload) -> None:
+    def _record_excess(self, record: YamlMap, one: SimulatedWorkload) -> None:
         """Note the requested resources that exceed the largest node."""
         entries = record.entries("request")
-        largest = self._empty.largest(one)
+        largest = self._empty.largest_free(one)
         excess = {r: v for r, v in one.demand.items() if v > largest.get(r, 0) and r in entries}
         for resource, asked in excess.items():
-            most = render(resource, largest.get(resource, 0))
-            entries[resource].wrong(
-                f"no {self._place} has {render(resource, asked)}, even when it is empty, the "
-                f"largest has {most}; ask for less, or write a larger {self._place}."
+            most = format_amount(resource, largest.get(resource, 0))
+            entries[resource].add_mistake(
+                f"no {self._place_word} has {format_amount(resource, asked)}, even when it is "
+                "empty, the "
+                f"largest has {most}; ask for less, or write a larger {self._place_word}."
             )
         if not excess:
-            record.fields["request"].wrong(
-                f"no {self._place} has all of it together, even when it is empty; ask for less, "
-                f"or write a larger {self._place}."
+            record.fields["request"].add_mistake(
+                f"no {self._place_word} has all of it together, even when it is empty; ask for "
+                "less, "
+                f"or write a larger {self._place_word}."
             )

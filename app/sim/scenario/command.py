@@ -15,9 +15,9 @@ from app.sim.report import plot
 from app.sim.report.json_report import to_json
 from app.sim.report.progress import progress
 from app.sim.report.text_report import print_outcome
-from app.sim.scenario.guarantee_check import overpromised
+from app.sim.scenario.guarantee_check import guarantee_warnings
 from app.sim.scenario.loader import Scenario, load
-from app.sim.scenario.result import ScenarioResult, sum_up
+from app.sim.scenario.result import ScenarioResult, collect_result
 from app.terminal.output import OutputOptions, as_text
 
 
@@ -35,7 +35,7 @@ def run(options: SimulateOptions) -> None:
     scenario = load(options.path)
     if options.plot is not None:
         plot.check(options.plot, Millis(0), scenario.until)
-    for doubt in overpromised(scenario):
+    for doubt in guarantee_warnings(scenario):
         print(f"fairgate: {doubt}", file=sys.stderr)
     with progress("simulating", Millis(0), scenario.until) as tell:
         outcome = simulate(scenario, tell)
@@ -57,9 +57,9 @@ def simulate(scenario: Scenario, progress: ProgressCallback | None = None) -> Sc
         scenario.policy,
     )
     for work in scenario.works:
-        world.add(work)
+        world.add_workload(work)
     world.advance_to(scenario.until, progress)
-    return sum_up(scenario, world)
+    return collect_result(scenario, world)
 
 
 def _draw(outcome: ScenarioResult, path: Path) -> None:

@@ -20,13 +20,13 @@ from app.sim.scenario.policy_fields import FIELDS
 from app.sim.scenario.scenario_cluster import ClusterReader, ScenarioCluster
 from app.sim.scenario.tenants import TenantsReader
 from app.sim.scenario.workloads import WorksReader
-from app.sim.scenario.yaml_document import YamlMap, YamlValue, open_sheet
+from app.sim.scenario.yaml_document import YamlMap, YamlValue, parse_yaml
 
 STANDARD_INPUT = "-"
 
 _FIELDS = ("policy", "managed", "pools", "nodes", "tenants", "workloads", "until")
 
-QUIET = Policy(reclaim=Reclaim.OFF, min_runtime=Millis(0))
+DEFAULT_POLICY = Policy(reclaim=Reclaim.OFF, min_runtime=Millis(0))
 """The policy of a scenario without `policy`. A cluster has another default."""
 
 
@@ -80,25 +80,25 @@ def load(path: str) -> Scenario:
 
 def parse(text: str, name: str) -> Scenario:
     """Read a scenario from text; error messages start with `name`. Raises InvalidInput."""
-    spot = open_sheet(text, name)
-    document = spot.record(_FIELDS, ("tenants", "workloads", "until"))
+    spot = parse_yaml(text, name)
+    document = spot.read_map(_FIELDS, ("tenants", "workloads", "until"))
     cluster = ClusterReader(document).read()
     managed = _managed(document, cluster)
     tenants = TenantsReader(document, cluster.offers, cluster.counted(managed)).read()
     works = WorksReader(document, cluster, managed, tenants).read()
-    policy = _policy(document.fields["policy"]) if "policy" in document else QUIET
+    policy = _policy(document.fields["policy"]) if "policy" in document else DEFAULT_POLICY
     until = document.read("until", value_parsers.duration, Millis(0))
-    spot.sheet.close()
+    spot.document.raise_mistakes()
     return Scenario(name, policy, cluster, managed, tenants, works, until)
 
 
 def _policy(spot: YamlValue) -> Policy:
-    record = spot.record(tuple(FIELDS))
+    record = spot.read_map(tuple(FIELDS))
     values: dict[str, Any] = {
-        attribute: record.read(field, reader, getattr(QUIET, attribute))
+        attribute: record.read(field, reader, getattr(DEFAULT_POLICY, attribute))
         for field, (attribute, reader) in FIELDS.items()
     }
-    return replace(QUIET, **values)
+    return replace(DEFAULT_POLICY, **values)
 
 
 def _managed(document: YamlMap, cluster: ScenarioCluster) -> ManagedResources:
@@ -107,18 +107,18 @@ def _managed(document: YamlMap, cluster: ScenarioCluster) -> ManagedResources:
     if "managed" not in document:
         return every
     field, patterns = document.fields["managed"], []
-    before = field.sheet.mistakes
+    before = field.document.mistake_count
     for spot in field.items():
         pattern = spot.read(value_parsers.pattern, "")
         known = ManagedResources([pattern])
         if pattern and cluster.offers and not any(r in known for r in cluster.capacity):
-            hint = value_parsers.nearest(pattern, cluster.capacity)
-            spot.wrong(f"no pool has {pattern}{hint}; write a resource of some capacity.")
+            hint = value_parsers.did_you_mean(pattern, cluster.capacity)
+            spot.add_mistake(f"no pool has {pattern}{hint}; write a resource of some capacity.")
         patterns.append(pattern)
-    if field.sheet.mistakes > before:
+    if field.document.mistake_count > before:
         return every  # avoids follow-up mistakes
     if not patterns:
-        field.wrong("no resource is named; write one, or leave managed out.")
+        field.add_mistake("no resource is named; write one, or leave managed out.")
     return ManagedResources(patterns) if patterns else every
 
 

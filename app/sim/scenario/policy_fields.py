@@ -21,7 +21,7 @@ def _reclaim(text: str) -> Reclaim:
 
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "history": ("history", value_parsers.decimal),
-    "halfLife": ("half_life", value_parsers.some_cluster_time),
+    "halfLife": ("half_life", value_parsers.positive_cluster_time),
     "minCharge": ("min_charge", value_parsers.cluster_time),
     "reserveAfter": ("reserve_after", value_parsers.cluster_time),
     "backfill": ("backfill", value_parsers.switch),

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from app.core.explain.reasons import Why
+from app.core.explain.reasons import WaitExplanation
 from app.core.model import Amounts, Millis, Pod, Tenant, TenantName, UserName
 from app.core.pricing.share_units import Scale
-from app.core.quantities import add
+from app.core.quantities import add_amounts
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
 from app.sim.metrics.tenant_tree import TenantTree
 from app.sim.metrics.window import Measures, measure
 from app.sim.scenario.loader import Scenario
 
-MOST_TOLD = 1000
+MOST_EXPLAINED = 1000
 """Largest number of waiting workloads with a wait reason."""
 
 
@@ -52,14 +52,14 @@ class WaitingAtEnd:
 
     work: SimulatedWorkload
     since: Millis
-    why: Why
+    why: WaitExplanation
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
     """A scenario that was played to its end.
 
-    `still_waiting` workloads wait at the end. `waiting` has the `MOST_TOLD` longest waits.
+    `still_waiting` workloads wait at the end. `waiting` has the `MOST_EXPLAINED` longest waits.
     """
 
     scenario: Scenario
@@ -89,7 +89,7 @@ class ScenarioResult:
         return [m for m in self.timeline if m.step in evicted]
 
 
-def sum_up(scenario: Scenario, world: VirtualCluster) -> ScenarioResult:
+def collect_result(scenario: Scenario, world: VirtualCluster) -> ScenarioResult:
     """Return the result of a world that has played a scenario to its end."""
     tree = TenantTree(scenario.tenants)
     users = _users(scenario, world)
@@ -99,18 +99,18 @@ def sum_up(scenario: Scenario, world: VirtualCluster) -> ScenarioResult:
         scenario.counted,
         Millis(0),
         scenario.until,
-        weights=tree.weights(users),
+        weights=tree.entitled_parts(users),
         device=scenario.device,
         scale=scale if scale.columns else None,
     )
-    queued = list(world.queued())
+    queued = list(world.waiting_workloads())
     return ScenarioResult(
         scenario=scenario,
         timeline=world.timeline,
         scale=scale,
         tenants=_tenants(scenario, world, tree, users),
         measures=measures,
-        waiting=list(_waiting(queued[:MOST_TOLD], world)),
+        waiting=list(_waiting(queued[:MOST_EXPLAINED], world)),
         still_waiting=len(queued),
         drift=world.engine.drift.ratio,
         drift_pairs=world.engine.drift.pairs,
@@ -126,10 +126,10 @@ def _tenants(
     tenants: dict[TenantName, TenantOutcome] = {}
     for tenant in scenario.tenants:
         account = _nothing(scenario)
-        for member in tree.below(tenant.name):
+        for member in tree.subtree(tenant.name):
             for theirs in users[member].values():
-                account.used = add(account.used, theirs.used)
-                account.charged = add(account.charged, theirs.charged)
+                account.used = add_amounts(account.used, theirs.used)
+                account.charged = add_amounts(account.charged, theirs.charged)
                 account.pending += theirs.pending
         tenants[tenant.name] = TenantOutcome(
             tenant,
@@ -145,9 +145,9 @@ def _waiting(
     queued: Iterable[tuple[SimulatedWorkload, Pod]], world: VirtualCluster
 ) -> Iterator[WaitingAtEnd]:
     for work, pod in queued:
-        why = world.engine.queries.why(pod.uid)
+        why = world.engine.queries.explain_wait(pod.uid)
         if why is not None:
-            yield WaitingAtEnd(work, pod.since, why)
+            yield WaitingAtEnd(work, pod.created_at, why)
 
 
 def _nothing(scenario: Scenario) -> FinalUsage:
@@ -166,12 +166,12 @@ def _users(scenario: Scenario, world: VirtualCluster) -> Users:
     }
     for work in scenario.works:
         found[work.tenant].setdefault(work.user, _nothing(scenario))
-    for pod in world.using.values():
+    for pod in world.released_pods.values():
         account = found[TenantName(pod.namespace)][pod.user]
-        account.used = add(account.used, pod.demand)
-    for pod in world.waiting():
+        account.used = add_amounts(account.used, pod.demand)
+    for pod in world.waiting_pods():
         found[TenantName(pod.namespace)][pod.user].pending += 1
-    for (tenant, user, _), spent in world.engine.queries.spent(scenario.until).items():
+    for (tenant, user, _), spent in world.engine.queries.usage_totals(scenario.until).items():
         account = found[tenant][user]
-        account.charged = add(account.charged, spent)
+        account.charged = add_amounts(account.charged, spent)
     return found

@@ -9,9 +9,9 @@ from fractions import Fraction
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Node, NodeName, PlacementStrategy, Pool, PoolName, Resource
 from app.core.placement.pools import Pools
-from app.core.quantities import PODS, ManagedResources, add
+from app.core.quantities import PODS, ManagedResources, add_amounts
 from app.core.well_known import LABEL_POOL
-from app.sim.cluster.initial_capacity import settled
+from app.sim.cluster.initial_capacity import settle_pools
 from app.sim.scenario import value_parsers
 from app.sim.scenario.yaml_document import YamlMap, YamlValue
 
@@ -40,14 +40,15 @@ _POOL_FIELDS = (
 class ScenarioCluster:
     """Nodes and the Pools that select them.
 
-    All nodes form the pool `default` if there are no `pools`. `stand_ins` are nodes that represent
-    a pool given only by its capacity. `offers` is the capacity of every pool, without default
-    values. It is empty after mistakes, and then references to pools and resources are not checked.
+    All nodes form the pool `default` if there are no `pools`. `capacity_nodes` are nodes that
+    represent a pool given only by its capacity. `offers` is the capacity of every pool, without
+    default values. It is empty after mistakes, and then references to pools and resources are not
+    checked.
     """
 
     nodes: tuple[Node, ...]
     pools: tuple[Pool, ...]
-    stand_ins: frozenset[NodeName]
+    capacity_nodes: frozenset[NodeName]
     offers: Mapping[PoolName, Amounts]
 
     @property
@@ -55,7 +56,7 @@ class ScenarioCluster:
         """Capacity of all pools together."""
         total: dict[Resource, int] = {}
         for offered in self.offers.values():
-            total = add(total, offered)
+            total = add_amounts(total, offered)
         return total
 
     def counted(self, managed: ManagedResources) -> frozenset[Resource]:
@@ -71,7 +72,7 @@ def read_amounts(entries: Mapping[str, YamlValue]) -> dict[Resource, int]:
         try:
             value_parsers.resource(name)
         except InvalidInput as error:
-            spot.wrong(str(error))
+            spot.add_mistake(str(error))
         else:
             value = spot.read(value_parsers.quantity(name), None)
             if value is not None:
@@ -86,33 +87,35 @@ class ClusterReader:
         self._document = document
         self._nodes: dict[NodeName, Node] = {}
         self._pools: dict[PoolName, tuple[Pool, YamlValue]] = {}
-        self._stand_ins: set[NodeName] = set()
+        self._capacity_nodes: set[NodeName] = set()
 
     def read(self) -> ScenarioCluster:
         """Return the cluster of the document."""
-        document, sheet = self._document, self._document.spot.sheet
-        before = sheet.mistakes
+        document, sheet = self._document, self._document.value.document
+        before = sheet.mistake_count
         if "pools" not in document and "nodes" not in document:
-            document.spot.wrong("there are neither pools nor nodes; write one of them.")
+            document.value.add_mistake("there are neither pools nor nodes; write one of them.")
         for spot in document.items("nodes"):
             self._read_nodes(spot, {})
         for spot in document.items("pools"):
             self._read_pool(spot)
         pools = tuple(pool for pool, _ in self._pools.values())
-        room = settled(map(_as_written, self._nodes.values()), pools)
-        if sheet.mistakes == before:
+        room = settle_pools(map(_as_written, self._nodes.values()), pools)
+        if sheet.mistake_count == before:
             self._check(room)
         offers = {name: room.capacity(name) for name in room.pools}
-        known = offers if sheet.mistakes == before else {}
+        known = offers if sheet.mistake_count == before else {}
         return ScenarioCluster(
-            tuple(self._nodes.values()), pools, frozenset(self._stand_ins), known
+            tuple(self._nodes.values()), pools, frozenset(self._capacity_nodes), known
         )
 
     def _read_pool(self, spot: YamlValue) -> None:
-        record = spot.record(_POOL_FIELDS, ("name",))
+        record = spot.read_map(_POOL_FIELDS, ("name",))
         name = PoolName(record.read("name", value_parsers.name, ""))
         if name in self._pools:
-            record.fields["name"].wrong(f"there is a pool {name} already; give it another name.")
+            record.fields["name"].add_mistake(
+                f"there is a pool {name} already; give it another name."
+            )
             return
         selector = _labels(record, "nodeSelector")
         own = "capacity" in record or "nodes" in record
@@ -120,15 +123,17 @@ class ClusterReader:
             # Other pools must not select the nodes of this pool.
             selector[LABEL_POOL] = name
         if "capacity" in record and "nodes" in record:
-            record.fields["nodes"].wrong("the pool has a capacity as well; leave one of them out.")
+            record.fields["nodes"].add_mistake(
+                "the pool has a capacity as well; leave one of them out."
+            )
         elif "capacity" in record:
-            self._stand_in(record.fields["capacity"], name, selector)
+            self._add_capacity_node(record.fields["capacity"], name, selector)
         elif not own and "nodes" not in self._document:
-            spot.wrong("neither capacity nor nodes are written; write one of them.")
+            spot.add_mistake("neither capacity nor nodes are written; write one of them.")
         for member in record.items("nodes"):
             self._read_nodes(member, selector)
         if "maxCapacity" in record:
-            record.fields["maxCapacity"].wrong(
+            record.fields["maxCapacity"].add_mistake(
                 "a simulated pool does not grow; write as capacity what it may grow to."
             )
         pool = Pool(
@@ -144,44 +149,48 @@ class ClusterReader:
         )
         self._pools[name] = pool, spot
 
-    def _stand_in(self, capacity: YamlValue, pool: PoolName, labels: Mapping[str, str]) -> None:
+    def _add_capacity_node(
+        self, capacity: YamlValue, pool: PoolName, labels: Mapping[str, str]
+    ) -> None:
         name = NodeName(pool)
-        self._stand_ins.add(name)
-        self._put(_node(name, labels, read_amounts(capacity.entries())), capacity)
+        self._capacity_nodes.add(name)
+        self._add_node(_node(name, labels, read_amounts(capacity.entries())), capacity)
 
     def _read_nodes(self, spot: YamlValue, given: Mapping[str, str]) -> None:
-        record = spot.record(_NODE_FIELDS, ("name", "capacity"))
+        record = spot.read_map(_NODE_FIELDS, ("name", "capacity"))
         name = record.read("name", value_parsers.name, "")
         labels = _labels(record, "labels")
         for key, value in given.items():
             if labels.setdefault(key, value) != value:
-                record.fields["labels"].wrong(
+                record.fields["labels"].add_mistake(
                     f"{key} is {labels[key]}, but the pool selects {value}; write the same."
                 )
         capacity = read_amounts(record.entries("capacity"))
         if "count" not in record:
-            self._put(_node(NodeName(name), labels, capacity), spot)
+            self._add_node(_node(NodeName(name), labels, capacity), spot)
             return
         for index in range(record.read("count", value_parsers.whole(1, MOST_NODES), 0)):
-            self._put(_node(NodeName(f"{name}-{index}"), labels, capacity), spot)
+            self._add_node(_node(NodeName(f"{name}-{index}"), labels, capacity), spot)
 
-    def _put(self, node: Node, spot: YamlValue) -> None:
+    def _add_node(self, node: Node, spot: YamlValue) -> None:
         if node.name in self._nodes:
-            spot.wrong(f"there is a node {node.name} already; give it another name.")
+            spot.add_mistake(f"there is a node {node.name} already; give it another name.")
         self._nodes[node.name] = node
 
     def _check(self, room: Pools) -> None:
         for kind in ("pools", "nodes"):
             if kind in self._document and not self._document.items(kind):
-                self._document.fields[kind].wrong("the list is empty; write at least one.")
+                self._document.fields[kind].add_mistake("the list is empty; write at least one.")
         for pool, spot in self._pools.values():
             if pool.name in room.overlapping:
-                spot.wrong(
+                spot.add_mistake(
                     "it selects nodes that belong to another pool, so nothing would be released "
                     "into it; write a nodeSelector that selects only its own."
                 )
             elif not room.capacity(pool.name) and LABEL_POOL not in pool.selector:
-                spot.wrong("no node has the labels it selects; correct nodeSelector or the labels.")
+                spot.add_mistake(
+                    "no node has the labels it selects; correct nodeSelector or the labels."
+                )
 
 
 def _node(name: NodeName, labels: Mapping[str, str], capacity: Amounts) -> Node:

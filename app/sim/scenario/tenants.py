@@ -16,7 +16,7 @@ from app.core.model import (
     TenantName,
     UserName,
 )
-from app.core.quantities import render
+from app.core.quantities import format_amount
 from app.sim.scenario import value_parsers
 from app.sim.scenario.scenario_cluster import read_amounts
 from app.sim.scenario.yaml_document import YamlMap, YamlValue
@@ -50,30 +50,32 @@ class TenantsReader:
         self._document = document
         self._offers = offers
         self._counted = counted
-        self._found: dict[TenantName, tuple[Tenant, YamlMap]] = {}
+        self._tenants: dict[TenantName, tuple[Tenant, YamlMap]] = {}
 
     def read(self) -> tuple[Tenant, ...]:
         """Return the tenants of the document."""
         for spot in self._document.items("tenants"):
             self._read_tenant(spot)
-        for tenant, record in self._found.values():
-            if tenant.parent is not None and tenant.parent not in self._found:
-                record.fields["parent"].wrong(
+        for tenant, record in self._tenants.values():
+            if tenant.parent is not None and tenant.parent not in self._tenants:
+                record.fields["parent"].add_mistake(
                     f"there is no tenant {tenant.parent}"
-                    f"{value_parsers.nearest(tenant.parent, self._found)}; "
+                    f"{value_parsers.did_you_mean(tenant.parent, self._tenants)}; "
                     "write one that is listed."
                 )
-        self._find_circles()
-        return tuple(tenant for tenant, _ in self._found.values())
+        self._check_cycles()
+        return tuple(tenant for tenant, _ in self._tenants.values())
 
     def _read_tenant(self, spot: YamlValue) -> None:
-        record = spot.record(_TENANT_FIELDS, ("name",))
+        record = spot.read_map(_TENANT_FIELDS, ("name",))
         name = TenantName(record.read("name", value_parsers.name, ""))
-        if name in self._found:
-            record.fields["name"].wrong(f"there is a tenant {name} already; give it another name.")
+        if name in self._tenants:
+            record.fields["name"].add_mistake(
+                f"there is a tenant {name} already; give it another name."
+            )
             return
         if name.startswith(UNMAPPED_PREFIX):
-            record.fields["name"].wrong(
+            record.fields["name"].add_mistake(
                 f"names that begin with {UNMAPPED_PREFIX} are kept for namespaces without a "
                 "tenant; write another name."
             )
@@ -89,27 +91,29 @@ class TenantsReader:
             quotas=self._quotas(record),
             paused=record.read("paused", value_parsers.switch, False),
         )
-        self._found[name] = tenant, record
+        self._tenants[name] = tenant, record
 
     def _quotas(self, record: YamlMap) -> dict[PoolName, Quota]:
         quotas: dict[PoolName, Quota] = {}
         for spot in record.items("quotas"):
-            quota = spot.record(("pool", "guarantee", "limit"), ("pool",))
+            quota = spot.read_map(("pool", "guarantee", "limit"), ("pool",))
             if "pool" in quota:
                 pool = self._pool(quota.fields["pool"])
                 if pool in quotas:
-                    spot.wrong(f"pool {pool} has a quota already; leave one out.")
+                    spot.add_mistake(f"pool {pool} has a quota already; leave one out.")
                 quotas[pool] = self._quota(quota, pool)
         direct = [field for field in ("guarantee", "limit") if field in record]
         if not direct or not self._offers:
             return quotas
         if len(self._offers) != 1:
-            record.fields[direct[0]].wrong(
+            record.fields[direct[0]].add_mistake(
                 f"there are several pools; write quotas: [{{pool: .., {direct[0]}: ..}}] instead."
             )
             return quotas
         if quotas:
-            record.fields["quotas"].wrong(f"{direct[0]} is written as well; leave one of them out.")
+            record.fields["quotas"].add_mistake(
+                f"{direct[0]} is written as well; leave one of them out."
+            )
         (pool,) = self._offers
         return {pool: self._quota(record, pool)}
 
@@ -119,9 +123,9 @@ class TenantsReader:
         for resource, least in guarantee.items():
             most = limit.get(resource)
             if most is not None and least > most:
-                record.fields["guarantee"].wrong(
-                    f"{render(resource, least)} {resource} are more than the limit of "
-                    f"{render(resource, most)}; lower the guarantee or raise the limit."
+                record.fields["guarantee"].add_mistake(
+                    f"{format_amount(resource, least)} {resource} are more than the limit of "
+                    f"{format_amount(resource, most)}; lower the guarantee or raise the limit."
                 )
         return Quota(guarantee, limit)
 
@@ -130,10 +134,12 @@ class TenantsReader:
         offered = self._offers.get(pool, {})
         for name, spot in entries.items():
             if name not in offered and pool in self._offers:
-                hint = value_parsers.nearest(name, offered)
-                spot.wrong(f"pool {pool} has no {name}{hint}; name a resource of its capacity.")
+                hint = value_parsers.did_you_mean(name, offered)
+                spot.add_mistake(
+                    f"pool {pool} has no {name}{hint}; name a resource of its capacity."
+                )
             elif name in offered and name not in self._counted:
-                spot.wrong(f"{name} is not managed, so no {field} counts; add it to managed.")
+                spot.add_mistake(f"{name} is not managed, so no {field} counts; add it to managed.")
         return read_amounts(entries)
 
     def _pools(self, record: YamlMap) -> tuple[PoolName, ...]:
@@ -144,20 +150,20 @@ class TenantsReader:
     def _pool(self, spot: YamlValue) -> PoolName:
         return known_pool(spot, self._offers)
 
-    def _find_circles(self) -> None:
+    def _check_cycles(self) -> None:
         told: set[TenantName] = set()
-        for start, (_, record) in self._found.items():
+        for start, (_, record) in self._tenants.items():
             walked = [start]
             while (above := self._parent(walked[-1])) is not None and above not in walked:
                 walked.append(above)
             if above == start and start not in told:
                 told.update(walked)
-                record.fields["parent"].wrong(
+                record.fields["parent"].add_mistake(
                     f"the parents {' -> '.join([*walked, start])} are a circle; leave one out."
                 )
 
     def _parent(self, name: TenantName) -> TenantName | None:
-        found = self._found.get(name)
+        found = self._tenants.get(name)
         return found[0].parent if found else None
 
 
@@ -165,17 +171,17 @@ def known_pool(spot: YamlValue, offers: Mapping[PoolName, Amounts]) -> PoolName:
     """Return the name of a pool. A name that is not in `offers` is noted, unless that is empty."""
     name = spot.read(value_parsers.name, "")
     if name and offers and name not in offers:
-        hint = value_parsers.nearest(name, offers)
-        spot.wrong(f"there is no pool {name}{hint}; the pools are {', '.join(offers)}.")
+        hint = value_parsers.did_you_mean(name, offers)
+        spot.add_mistake(f"there is no pool {name}{hint}; the pools are {', '.join(offers)}.")
     return PoolName(name)
 
 
 def _users(record: YamlMap) -> dict[UserName, Fraction]:
     weights: dict[UserName, Fraction] = {}
     for spot in record.items("users"):
-        user = spot.record(("name", "weight"), ("name",))
+        user = spot.read_map(("name", "weight"), ("name",))
         name = UserName(user.read("name", value_parsers.name, ""))
         if name in weights:
-            user.fields["name"].wrong(f"there is a user {name} already; leave one out.")
+            user.fields["name"].add_mistake(f"there is a user {name} already; leave one out.")
         weights[name] = user.read("weight", value_parsers.decimal, Fraction(1))
     return weights

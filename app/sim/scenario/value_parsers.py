@@ -15,8 +15,8 @@ from typing import TypeVar
 from app.core import durations
 from app.core.errors import InvalidInput, InvalidQuantity
 from app.core.model import Millis, TopologyConstraint
-from app.core.podspec.annotations import is_label, named_level
-from app.core.quantities import CPU, amount, parse_quantity
+from app.core.podspec.annotations import is_label, named_topology
+from app.core.quantities import CPU, parse_amount, parse_quantity
 from app.core.well_known import ANNOTATION_TOPOLOGY
 
 Word = TypeVar("Word", bound=Enum)
@@ -54,7 +54,7 @@ def cluster_time(text: str) -> Millis:
     """Read a duration as in a Policy or on a pod: 90s, 5m, 1h30m."""
     _refuse_negative(text)
     try:
-        return durations.duration(text)
+        return durations.parse_duration(text)
     except InvalidInput as error:
         raise InvalidInput(
             f"{_quote(text)} is no length of time to a cluster; write hours, minutes and seconds, "
@@ -62,7 +62,7 @@ def cluster_time(text: str) -> Millis:
         ) from error
 
 
-def some_cluster_time(text: str) -> Millis:
+def positive_cluster_time(text: str) -> Millis:
     """Read a duration as in a Policy, greater than 0."""
     length = cluster_time(text)
     if length == 0:
@@ -122,7 +122,7 @@ def choice(kind: type[Word]) -> Callable[[str], Word]:
         words = [str(word.value) for word in kind]
         raise InvalidInput(
             f"{_quote(text)} is not valid; use {', '.join(words[:-1])} or {words[-1]}"
-            f"{nearest(text, words)}."
+            f"{did_you_mean(text, words)}."
         )
 
     return read
@@ -155,7 +155,7 @@ def label(text: str) -> str:
 
 def level(text: str) -> TopologyConstraint:
     """Read the topology level of a gang, as in the annotation of a pod."""
-    near = named_level({ANNOTATION_TOPOLOGY: text})
+    near = named_topology({ANNOTATION_TOPOLOGY: text})
     if near is None:
         raise InvalidInput(
             f"{_quote(text)} is no level; write required:LABEL or preferred:LABEL, such as "
@@ -183,12 +183,12 @@ def quantity(of: str) -> Callable[[str], int]:
             raise InvalidInput(f"{text} is negative; write 0 or more.")
         if exact.denominator != 1 and of != CPU and not of.startswith(_DIVISIBLE):
             raise InvalidInput(f"{text} is not whole; {of} cannot be divided: write 1, 2 or so.")
-        return amount(of, text)
+        return parse_amount(of, text)
 
     return read
 
 
-def nearest(text: str, known: Iterable[str]) -> str:
+def did_you_mean(text: str, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)`; empty string if no known word is similar."""
     near = get_close_matches(text, list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""

@@ -56,7 +56,7 @@ _WORK_FIELDS = (
 class _Entry:
     """One entry of the list: `count` copies of `first`, `every` ms apart."""
 
-    spot: YamlValue
+    value: YamlValue
     record: YamlMap
     first: SimulatedWorkload
     count: int
@@ -64,14 +64,18 @@ class _Entry:
     running: bool
 
     def copies(self) -> list[SimulatedWorkload]:
-        return [_copy(self.first, i, Millis(self.first.at + i * self.every)) for i in self._each()]
+        return [
+            _copy(self.first, i, Millis(self.first.at + i * self.every)) for i in self._indices()
+        ]
 
-    def in_place(self, after: int) -> list[SimulatedWorkload]:
+    def running_copies(self, after: int) -> list[SimulatedWorkload]:
         """Return the copies as released before the start, followed by `after` later releases."""
         total = self.count + after
-        return [_copy(self.first, i, Millis(0), Millis(-1000 * (total - i))) for i in self._each()]
+        return [
+            _copy(self.first, i, Millis(0), Millis(-1000 * (total - i))) for i in self._indices()
+        ]
 
-    def _each(self) -> range:
+    def _indices(self) -> range:
         return range(self.count)
 
 
@@ -93,36 +97,38 @@ class WorksReader:
 
     def read(self) -> tuple[SimulatedWorkload, ...]:
         """Return every workload in file order; `released` is set if it runs at the start."""
-        entries = [self._entry(spot) for spot in self._document.items("workloads")]
+        entries = [self._read_entry(spot) for spot in self._document.items("workloads")]
         pods = 0
         for entry in entries:
             pods += entry.count * entry.first.pods
             if pods > MOST_PODS:
-                entry.spot.wrong(f"there are more than {MOST_PODS} pods up to here; write fewer.")
+                entry.value.add_mistake(
+                    f"there are more than {MOST_PODS} pods up to here; write fewer."
+                )
                 return ()
         after = sum(entry.count for entry in entries if entry.running)
         room = EmptyCluster(self._cluster, self._tenants.values())
         works: list[SimulatedWorkload] = []
         names: dict[str, YamlValue] = {}
         for entry in entries:
-            fits = room.check(entry.record, entry.first)
+            fits = room.check_fits(entry.record, entry.first)
             if entry.running:
                 after -= entry.count
-                made = entry.in_place(after)
+                made = entry.running_copies(after)
                 if fits:
-                    room.check_in_place(entry.record, made)
+                    room.check_running(entry.record, made)
             else:
                 made = entry.copies()
-            self._claim(entry, made, names)
+            self._check_names(entry, made, names)
             works += made
         return tuple(works)
 
-    def _entry(self, spot: YamlValue) -> _Entry:
-        record = spot.record(_WORK_FIELDS, ("name", "tenant", "request"))
+    def _read_entry(self, spot: YamlValue) -> _Entry:
+        record = spot.read_map(_WORK_FIELDS, ("name", "tenant", "request"))
         tenant = TenantName(record.read("tenant", value_parsers.name, ""))
         if tenant and tenant not in self._tenants:
-            hint = value_parsers.nearest(tenant, self._tenants)
-            record.fields["tenant"].wrong(
+            hint = value_parsers.did_you_mean(tenant, self._tenants)
+            record.fields["tenant"].add_mistake(
                 f"there is no tenant {tenant}{hint}; write one that is listed under tenants."
             )
         pools = self._pools(record, tenant)
@@ -140,27 +146,29 @@ class WorksReader:
             ),
             pools=pools,
             preemptible=record.read("preemptible", value_parsers.switch, True),
-            max_runtime=record.read("maxRuntime", value_parsers.some_cluster_time, None),
-            manner=GangLayout(
+            max_runtime=record.read("maxRuntime", value_parsers.positive_cluster_time, None),
+            layout=GangLayout(
                 record.read("placement", value_parsers.choice(PlacementStrategy), None),
                 record.read("topology", value_parsers.level, None),
             ),
-            kept=record.read("keptByBudget", value_parsers.switch, False),
+            kept_by_budget=record.read("keptByBudget", value_parsers.switch, False),
             reclaim=ReclaimTerms(
-                record.read("reclaimNotice", value_parsers.some_cluster_time, Millis(0)),
-                record.read("checkpointInterval", value_parsers.some_cluster_time, None),
+                record.read("reclaimNotice", value_parsers.positive_cluster_time, Millis(0)),
+                record.read("checkpointInterval", value_parsers.positive_cluster_time, None),
             ),
-            least=record.read("minPods", some, 0),
+            min_pods=record.read("minPods", some, 0),
         )
-        if work.least > work.pods:
-            record.fields["minPods"].wrong(
-                f"{work.least} is more than pods, {work.pods}, so it could never start; use "
+        if work.min_pods > work.pods:
+            record.fields["minPods"].add_mistake(
+                f"{work.min_pods} is more than pods, {work.pods}, so it could never start; use "
                 f"{work.pods} or less."
             )
         running = record.read("running", value_parsers.switch, False)
         for field in ("at", "every") if running else ():
             if record.read(field, value_parsers.duration, Millis(0)):
-                record.fields[field].wrong(f"it is running before the start; leave {field} out.")
+                record.fields[field].add_mistake(
+                    f"it is running before the start; leave {field} out."
+                )
         every = record.read("every", value_parsers.duration, Millis(0))
         return _Entry(spot, record, work, record.read("count", some, 1), every, running)
 
@@ -173,7 +181,7 @@ class WorksReader:
         if pool not in self._cluster.offers:
             return ()
         if allowed and pool not in allowed:
-            spot.wrong(
+            spot.add_mistake(
                 f"tenant {tenant} may not use pool {pool}; write {' or '.join(sorted(allowed))}."
             )
             return ()
@@ -187,16 +195,16 @@ class WorksReader:
         entries = record.entries("request")
         amounts = read_amounts(entries)
         if amounts.pop(PODS, None) is not None:
-            entries[PODS].wrong("every pod counts as one by itself; leave it out.")
+            entries[PODS].add_mistake("every pod counts as one by itself; leave it out.")
         elif not any(amounts.values()) and len(amounts) == len(entries):
-            spot.wrong(
+            spot.add_mistake(
                 "it asks for nothing; ask for at least one device, as in {nvidia.com/gpu: 1}."
             )
         demand = {r: amount for r, amount in amounts.items() if amount}
         if not self._check_offered(entries, demand, pools):
             return {}
-        if self._cluster.offers and demand and not self._managed.asked(demand):
-            spot.wrong(
+        if self._cluster.offers and demand and not self._managed.has_managed(demand):
+            spot.add_mistake(
                 "it asks for nothing that is managed, so it would not be held; ask for a resource "
                 "that is, or add one of these to managed."
             )
@@ -211,17 +219,17 @@ class WorksReader:
         where = f"pool {pools[0]} has no" if pools else "no pool has"
         lacking = [r for r in demand if r not in offered] if offers else []
         for resource in lacking:
-            hint = value_parsers.nearest(resource, sorted(offered))
-            entries[resource].wrong(f"{where} {resource}{hint}; ask for what is offered.")
+            hint = value_parsers.did_you_mean(resource, sorted(offered))
+            entries[resource].add_mistake(f"{where} {resource}{hint}; ask for what is offered.")
         return not lacking
 
-    def _claim(
+    def _check_names(
         self, entry: _Entry, works: list[SimulatedWorkload], names: dict[str, YamlValue]
     ) -> None:
         for work in works:
-            first = names.setdefault(work.name, entry.spot)
-            if first is not entry.spot:
-                entry.spot.wrong(
+            first = names.setdefault(work.name, entry.value)
+            if first is not entry.value:
+                entry.value.add_mistake(
                     f"there is a workload {work.name} already (line {first.line}); "
                     "give it another name."
                 )
@@ -244,8 +252,8 @@ def _copy(
         released,
         work.preemptible,
         work.max_runtime,
-        work.manner,
-        work.kept,
+        work.layout,
+        work.kept_by_budget,
         work.reclaim,
-        work.least,
+        work.min_pods,
     )

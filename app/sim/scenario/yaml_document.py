@@ -1,7 +1,7 @@
 """A YAML document in which each value has its line and path, for precise error messages.
 
 Independent of scenarios. A reader that finds a mistake notes it and continues with a default, so
-that all mistakes are reported together. `YamlDocument.close` raises if there were any.
+that all mistakes are reported together. `YamlDocument.raise_mistakes` raises if there were any.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 import yaml
 
 from app.core.errors import InvalidInput
-from app.sim.scenario.value_parsers import nearest
+from app.sim.scenario.value_parsers import did_you_mean
 
 Value = TypeVar("Value")
 Default = TypeVar("Default")
@@ -30,17 +30,17 @@ class YamlDocument:
         self.name = name
         self._mistakes: list[tuple[int, str, str]] = []
 
-    def note(self, line: int, path: str, sentence: str) -> None:
+    def record_mistake(self, line: int, path: str, sentence: str) -> None:
         """Note a mistake; the same one counts once."""
         if (line, path, sentence) not in self._mistakes:
             self._mistakes.append((line, path, sentence))
 
     @property
-    def mistakes(self) -> int:
+    def mistake_count(self) -> int:
         """Number of mistakes noted so far."""
         return len(self._mistakes)
 
-    def close(self) -> None:
+    def raise_mistakes(self) -> None:
         """Raise InvalidInput with all mistakes, a line each, in the order of the file."""
         found = sorted(self._mistakes, key=lambda mistake: mistake[0])
         told = [
@@ -57,7 +57,7 @@ class YamlDocument:
 class YamlValue:
     """A value and its position in the file."""
 
-    sheet: YamlDocument
+    document: YamlDocument
     node: yaml.Node
     path: str
 
@@ -66,31 +66,33 @@ class YamlValue:
         """First line of the value, from 1."""
         return int(self.node.start_mark.line) + 1
 
-    def wrong(self, sentence: str) -> None:
+    def add_mistake(self, sentence: str) -> None:
         """Note that this value is wrong."""
-        self.sheet.note(self.line, self.path, sentence)
+        self.document.record_mistake(self.line, self.path, sentence)
 
     def read(self, reader: Callable[[str], Value], default: Default) -> Value | Default:
         """Return the value as parsed by `reader`; the default if it is wrong."""
         if not isinstance(self.node, yaml.ScalarNode):
             what = "a list" if isinstance(self.node, yaml.SequenceNode) else "a map"
-            self.wrong(f"this is {what}; write a single value.")
+            self.add_mistake(f"this is {what}; write a single value.")
         elif self.node.tag == _NULL:
-            self.wrong("this has no value; write one, or leave the field out.")
+            self.add_mistake("this has no value; write one, or leave the field out.")
         else:
             try:
                 return reader(self.node.value)
             except InvalidInput as error:
-                self.wrong(str(error))
+                self.add_mistake(str(error))
         return default
 
     def items(self) -> list[YamlValue]:
         """Return the members of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
-            self.wrong(f"this is {self._kind()}; write a list, as in [..] or lines with a dash.")
+            self.add_mistake(
+                f"this is {self._kind()}; write a list, as in [..] or lines with a dash."
+            )
             return []
         return [
-            YamlValue(self.sheet, member, f"{self.path}[{index}]")
+            YamlValue(self.document, member, f"{self.path}[{index}]")
             for index, member in enumerate(self.node.value)
         ]
 
@@ -98,34 +100,34 @@ class YamlValue:
         """Return the entries of a map with free keys, as `path[key]`."""
         return self._map(lambda key: f"{self.path}[{key}]")
 
-    def record(self, fields: Sequence[str], needed: Sequence[str] = ()) -> YamlMap:
+    def read_map(self, fields: Sequence[str], needed: Sequence[str] = ()) -> YamlMap:
         """Return a map with known fields. Unknown fields and missing needed fields are noted."""
         dot = f"{self.path}." if self.path else ""
         found = self._map(lambda key: f"{dot}{key}")
         for name, spot in found.items():
             if name not in fields:
-                hint = nearest(name, fields) or f"; the fields are {', '.join(fields)}"
-                spot.wrong(f"there is no such field{hint}.")
+                hint = did_you_mean(name, fields) or f"; the fields are {', '.join(fields)}"
+                spot.add_mistake(f"there is no such field{hint}.")
         if isinstance(self.node, yaml.MappingNode):
             for name in needed:
                 if name not in found:
-                    self.wrong(f"{name} is missing; write it.")
+                    self.add_mistake(f"{name} is missing; write it.")
         return YamlMap(self, found)
 
     def _map(self, path_of: Callable[[str], str]) -> dict[str, YamlValue]:
         found: dict[str, YamlValue] = {}
         if not isinstance(self.node, yaml.MappingNode):
-            self.wrong(f"this is {self._kind()}; write a map, as in {{field: value}}.")
+            self.add_mistake(f"this is {self._kind()}; write a map, as in {{field: value}}.")
             return found
         for key, value in self.node.value:
-            at_key = YamlValue(self.sheet, key, self.path)
+            at_key = YamlValue(self.document, key, self.path)
             if not isinstance(key, yaml.ScalarNode) or key.tag == _NULL:
-                at_key.wrong("a field has no name; write field: value.")
+                at_key.add_mistake("a field has no name; write field: value.")
                 continue
-            spot = YamlValue(self.sheet, value, path_of(key.value))
+            spot = YamlValue(self.document, value, path_of(key.value))
             if key.value in found:
                 first = found[key.value].line
-                self.sheet.note(
+                self.document.record_mistake(
                     at_key.line, spot.path, f"it is written twice (line {first}); leave one out."
                 )
             found.setdefault(key.value, spot)
@@ -143,7 +145,7 @@ class YamlValue:
 class YamlMap:
     """A map with known fields."""
 
-    spot: YamlValue
+    value: YamlValue
     fields: Mapping[str, YamlValue]
 
     def __contains__(self, field: str) -> bool:
@@ -163,7 +165,7 @@ class YamlMap:
         return self.fields[field].entries() if field in self.fields else {}
 
 
-def open_sheet(text: str, name: str) -> YamlValue:
+def parse_yaml(text: str, name: str) -> YamlValue:
     """Return the root value of a YAML text. Raises InvalidInput if it is empty or not YAML."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

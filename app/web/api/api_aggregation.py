@@ -15,13 +15,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.errors import InvalidSettings
-from app.ports.api import Front
+from app.ports.api import FrontProxySettings
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.auth import CALLER
 from app.web.api.refused import Refused
 from app.web.server.connection_limits import TLS
-from app.web.server.server import renew, require_client, tls_context
+from app.web.server.server import load_certificate, require_client, tls_context
 
 GROUP = "api.fairgate.io"
 VERSION = {"groupVersion": f"{GROUP}/v1", "version": "v1"}
@@ -51,15 +51,15 @@ class Aggregated:
 
     def __init__(self, app: ASGIApp, front: FrontDoor) -> None:
         self._app = app
-        self._front = front
+        self._front_door = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
-            caller = self._front.caller(scope)
+            caller = self._front_door.identify_caller(scope)
         except Refused as refused:
-            await problems.answer(refused.status, refused.detail)(scope, receive, send)
+            await problems.problem_response(refused.status, refused.detail)(scope, receive, send)
             return
         path = str(scope["path"])
         if path in DISCOVERY and scope["method"] in ("GET", "HEAD"):
@@ -70,61 +70,65 @@ class Aggregated:
             await self._app({**scope, "path": inner, "state": state}, receive, send)
         else:
             told = f"Nothing is served here but {ROOT}."
-            await problems.answer(404, told)(scope, receive, send)
+            await problems.problem_response(404, told)(scope, receive, send)
 
 
 log = logging.getLogger("fairgate.web")
 
-STRANGER = (
+NOT_FRONT_PROXY = (
     "Only the API server's front proxy may ask here; use the API server, or Fairgate's own "
     "address with a token."
 )
-NAMELESS = "The API server did not name the caller; authenticate to it as a user."
+NO_USER_HEADER = "The API server did not name the caller; authenticate to it as a user."
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class FrontDoor:
-    """TLS and trust of the aggregated listener. It refuses all clients until `trust` is called."""
+    """TLS and trust of the aggregated listener. It refuses all clients until `trust_proxy` is
+    called.
+    """
 
     def __init__(self, certificate_pem: bytes, key_pem: bytes) -> None:
-        self._pair = (certificate_pem, key_pem)
-        self._front = Front()
-        self._context = self._new(b"")
+        self._certificate_and_key = (certificate_pem, key_pem)
+        self._proxy = FrontProxySettings()
+        self._context = self._create_context(b"")
 
-    def tls(self) -> ssl.SSLContext:
+    def current_context(self) -> ssl.SSLContext:
         """Return the context for new connections."""
         return self._context
 
-    def renew(self, certificate_pem: bytes, key_pem: bytes) -> None:
+    def renew_certificate(self, certificate_pem: bytes, key_pem: bytes) -> None:
         """Use another serving certificate from now on. Raises InvalidSettings."""
-        renew(self._context, certificate_pem, key_pem)
-        self._pair = (certificate_pem, key_pem)
+        load_certificate(self._context, certificate_pem, key_pem)
+        self._certificate_and_key = (certificate_pem, key_pem)
 
-    def trust(self, front: Front) -> None:
+    def trust_proxy(self, front: FrontProxySettings) -> None:
         """Trust exactly this proxy from now on. Ignore settings that cannot be parsed."""
-        if front == self._front:
+        if front == self._proxy:
             return
         try:
-            # A context cannot drop a CA. `caller` refuses connections of an older context.
-            context = self._new(front.ca) if front.ca != self._front.ca else self._context
+            # A context cannot drop a CA. `identify_caller` refuses connections of an older context.
+            context = (
+                self._create_context(front.ca) if front.ca != self._proxy.ca else self._context
+            )
         except InvalidSettings as error:
             log.warning("the front proxy stays as it was", extra={"why": str(error)})
             return
-        self._front, self._context = front, context
-        log.info("the front proxy is known", extra={"names": front.names})
+        self._proxy, self._context = front, context
+        log.info("the front proxy is known", extra={"names": front.allowed_names})
 
-    def caller(self, scope: Scope) -> Identity:
+    def identify_caller(self, scope: Scope) -> Identity:
         """Return the user of a proxied request. Raises Refused (401)."""
-        front, tls = self._front, scope.get("state", {}).get(TLS)
+        front, tls = self._proxy, scope.get("state", {}).get(TLS)
         if tls is None or tls.context is not self._context:
-            raise Refused(401, STRANGER)
-        if front.names and _common_name(tls) not in front.names:
-            raise Refused(401, STRANGER)
+            raise Refused(401, NOT_FRONT_PROXY)
+        if front.allowed_names and _common_name(tls) not in front.allowed_names:
+            raise Refused(401, NOT_FRONT_PROXY)
         return _identity(front, scope["headers"])
 
-    def _new(self, ca_pem: bytes) -> ssl.SSLContext:
-        context = tls_context(*self._pair)
+    def _create_context(self, ca_pem: bytes) -> ssl.SSLContext:
+        context = tls_context(*self._certificate_and_key)
         context.verify_mode = ssl.CERT_REQUIRED
         # As in Go: any certificate of the bundle is an anchor, not only a root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -141,25 +145,25 @@ def _common_name(tls: ssl.SSLObject) -> str:
     return str(names[-1]) if names else ""
 
 
-def _identity(front: Front, headers: Headers) -> Identity:
+def _identity(front: FrontProxySettings, headers: Headers) -> Identity:
     written = [(name.decode("latin-1").lower(), value) for name, value in headers]
 
     def values(names: Iterable[str]) -> list[str]:
         wanted = [name.lower() for name in names]
         return [_text(value) for each in wanted for name, value in written if name == each]
 
-    names = [name for name in values(front.users) if name]
+    names = [name for name in values(front.user_headers) if name]
     if not names:
-        raise Refused(401, NAMELESS)
+        raise Refused(401, NO_USER_HEADER)
     extra: dict[str, list[str]] = {}
-    for beginning in (each.lower() for each in front.extras):
+    for beginning in (each.lower() for each in front.extra_prefixes):
         for name, value in written:
             if name.startswith(beginning):
                 extra.setdefault(unquote(name[len(beginning) :]), []).append(_text(value))
     return Identity(
         name=names[0],
-        uid=next((uid for uid in values(front.uids) if uid), ""),
-        groups=tuple(values(front.groups)),
+        uid=next((uid for uid in values(front.uid_headers) if uid), ""),
+        groups=tuple(values(front.group_headers)),
         extra=tuple(sorted((key, tuple(found)) for key, found in extra.items())),
     )
 
@@ -168,4 +172,4 @@ def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise Refused(401, NAMELESS) from error
+        raise Refused(401, NO_USER_HEADER) from error

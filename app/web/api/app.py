@@ -14,11 +14,11 @@ from app.web.api.dashboard_state import pause_text
 from app.web.api.fair_shares import FairShares
 from app.web.api.health_routes import BEARER, health_routes
 from app.web.api.me import add_me_routes
-from app.web.api.middleware import Aged, Bounded
+from app.web.api.middleware import AgeHeader, BodyLimit
 from app.web.api.nodes import add_node_routes
 from app.web.api.openapi_models import operation_id
 from app.web.api.pools import add_pool_routes
-from app.web.api.query_check import Documented
+from app.web.api.query_check import KnownParameters
 from app.web.api.queues import add_queue_routes
 from app.web.api.quotas import add_quota_routes
 from app.web.api.releases import add_release_routes
@@ -35,7 +35,7 @@ from app.web.api.usage import add_usage_routes
 from app.web.api.visible_state import VisibleStates
 from app.web.api.workloads import add_workload_routes
 from app.web.api.writes import add_write_routes
-from app.web.health import SERVES, Checks
+from app.web.health import NOT_DRAINING, Checks
 
 PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
 """Error statuses that every route may return."""
@@ -54,18 +54,24 @@ def api_app(
         redirect_slashes=False,
         generate_unique_id_function=operation_id,
     )
-    documented = Documented(app)
+    documented = KnownParameters(app)
     told = {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"}
-    problems.install(app, documented.methods, told)
-    app.add_middleware(Bounded)
-    app.add_middleware(Aged, age=context.age, pause=lambda: pause_text(context), below="/v1/")
+    problems.install_error_handlers(app, documented.methods, told)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(
+        AgeHeader, age=context.data_age, pause=lambda: pause_text(context), below="/v1/"
+    )
     v1 = APIRouter(
         prefix="/v1",
         tags=["v1"],
-        responses=problems.documented(*PROBLEMS),
+        responses=problems.error_responses(*PROBLEMS),
         generate_unique_id_function=operation_id,
         # The order matters: authenticate before checking query parameters.
-        dependencies=[BEARER, Depends(context.access.caller), Depends(documented.need_known)],
+        dependencies=[
+            BEARER,
+            Depends(context.access.authenticate_request),
+            Depends(documented.require_known_query),
+        ],
     )
     shares = FairShares(context, time.monotonic)
     visible = VisibleStates(context, time.monotonic)
@@ -82,7 +88,9 @@ def api_app(
     add_trial_routes(v1, context)
     add_me_routes(v1, context, shares)
     add_search_routes(v1, context, visible)
-    add_stream_routes(v1, context, visible, time.monotonic, lambda: not _drains(checks), rhythm)
+    add_stream_routes(
+        v1, context, visible, time.monotonic, lambda: not _is_draining(checks), rhythm
+    )
     add_write_routes(v1, context)
     add_version_routes(v1, context)
     # `include_router` would build every route two more times.
@@ -92,7 +100,7 @@ def api_app(
     return app
 
 
-def _drains(checks: Checks) -> bool:
+def _is_draining(checks: Checks) -> bool:
     # Looked up on each call, because the check is added after this app is created.
-    serves = checks.get(SERVES)
+    serves = checks.get(NOT_DRAINING)
     return serves is not None and not serves()

@@ -14,8 +14,8 @@ from app.core.audit.codec import head_line
 from app.core.model import Millis
 from app.ports.audit import AuditReader, StreamTail
 from app.ports.auth import Identity
-from app.web.api.audit_reader import beginning, time_of, walk
-from app.web.api.formatting import moment
+from app.web.api.audit_reader import entry_time, find_start_number, iterate_lines
+from app.web.api.formatting import to_datetime
 from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import AuditHead
@@ -26,27 +26,27 @@ LONGEST_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class ExportFilter:
     """Filter of an export: entries from `since`, before `until`, and about one tenant.
 
-    `narrow`: the caller has rights on that tenant only.
+    `is_tenant_only`: the caller has rights on that tenant only.
     """
 
     since: Millis | None
     until: Millis | None
     tenant: str | None
-    narrow: bool
+    is_tenant_only: bool
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the export is complete."""
         return self.since is None and self.until is None and self.tenant is None
 
-    def take(self, text: str) -> str | None:
+    def export_line(self, text: str) -> str | None:
         """Return a line as it is exported; None if the filter excludes it."""
-        if self.is_whole:
+        if self.is_complete:
             return text  # also invalid lines, because a verifier must see them
-        at = time_of(text)
+        at = entry_time(text)
         is_then = at is not None and (self.since is None or at >= self.since)
         if at is None or not is_then or (self.until is not None and at >= self.until):
             return None
@@ -59,7 +59,7 @@ class Excerpt:
         facts = body.get("facts")
         if not isinstance(facts, dict) or not is_about(facts, self.tenant):
             return None
-        if self.narrow and facts.get("forTenant", self.tenant) != self.tenant:
+        if self.is_tenant_only and facts.get("forTenant", self.tenant) != self.tenant:
             # Hide the pod of another tenant that caused the eviction. The hash no longer matches.
             body["facts"] = {name: fact for name, fact in facts.items() if name != "for"}
             body.pop("hash", None)
@@ -75,7 +75,7 @@ def is_about(facts: dict[str, Any], tenant: str) -> bool:
 
 def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /audit."""
-    access, caller = context.access, Depends(context.access.caller)
+    access, caller = context.access, Depends(context.access.authenticate_request)
 
     @routes.get(
         "/audit",
@@ -90,38 +90,40 @@ def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
         identity: Identity = caller,
     ) -> StreamingResponse:
         """Input of `fairgate audit verify FILE`. A complete export ends with the signed head."""
-        await access.need(identity, "get", "audit", name=tenant or "")
-        excerpt = Excerpt(
+        await access.require(identity, "get", "audit", name=tenant or "")
+        excerpt = ExportFilter(
             None if since is None else read_moment("since", since),
             None if until is None else read_moment("until", until),
             tenant,
-            tenant is not None and not await access.may(identity, "get", "audit"),
+            tenant is not None and not await access.is_allowed(identity, "get", "audit"),
         )
-        ending = await context.chain.ending()
-        return StreamingResponse(_export(context.chain, ending, excerpt), media_type=NDJSON)
+        ending = await context.audit_reader.read_tail()
+        return StreamingResponse(_export(context.audit_reader, ending, excerpt), media_type=NDJSON)
 
     @routes.get("/audit/head", summary="The newest signed head of the audit chain")
     async def head(identity: Identity = caller) -> AuditHead:
-        await access.need(identity, "get", "audit")
-        signed = (await context.chain.ending()).signed
+        await access.require(identity, "get", "audit")
+        signed = (await context.audit_reader.read_tail()).signed_head
         if signed is None:
             raise Refused(404, "There is no signed head yet; the leader signs one within seconds.")
         return AuditHead(
             number=signed.head.number,
             hash=signed.head.hash,
-            at=moment(signed.at),
-            signed=json.dumps(signed.fields()),
+            at=to_datetime(signed.at),
+            signed=json.dumps(signed.json_fields()),
         )
 
 
-async def _export(chain: AuditReader, ending: StreamTail, excerpt: Excerpt) -> AsyncIterator[str]:
+async def _export(
+    chain: AuditReader, ending: StreamTail, excerpt: ExportFilter
+) -> AsyncIterator[str]:
     """Yield the entries in chunks of bounded size."""
-    last = ending.last.number
-    after = 0 if excerpt.since is None else await beginning(chain, excerpt.since, last)
+    last = ending.last_head.number
+    after = 0 if excerpt.since is None else await find_start_number(chain, excerpt.since, last)
     chunk: list[str] = []
     size = 0
-    async for _, text in walk(chain, after, last):
-        shown = excerpt.take(text)
+    async for _, text in iterate_lines(chain, after, last):
+        shown = excerpt.export_line(text)
         if shown is None:
             continue
         chunk.append(shown)
@@ -129,7 +131,7 @@ async def _export(chain: AuditReader, ending: StreamTail, excerpt: Excerpt) -> A
         if size >= LONGEST_CHUNK:
             yield "\n".join([*chunk, ""])
             chunk, size = [], 0
-    if ending.signed is not None and excerpt.is_whole:
-        chunk.append(head_line(ending.signed))
+    if ending.signed_head is not None and excerpt.is_complete:
+        chunk.append(head_line(ending.signed_head))
     if chunk:
         yield "\n".join([*chunk, ""])

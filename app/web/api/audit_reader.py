@@ -10,7 +10,7 @@ from app.core.model import Millis
 from app.ports.audit import AuditReader
 
 PAGE = 500
-LOOKED_AT = 50
+LINES_TO_SEARCH = 50
 SKEW = Millis(600_000)
 """Largest assumed difference between the clocks of two leaders."""
 
@@ -20,10 +20,12 @@ _HEADING = re.compile(
 _REPORTED = {entry_type.value for entry_type in REPORTED}
 
 
-async def walk(chain: AuditReader, after: int, last: int) -> AsyncIterator[tuple[int, str]]:
+async def iterate_lines(
+    chain: AuditReader, after: int, last: int
+) -> AsyncIterator[tuple[int, str]]:
     """Yield number and text of the entries above `after`, up to `last`, without parsing them."""
     while after < last:
-        rows = await chain.lines(after, PAGE)
+        rows = await chain.read_lines(after, PAGE)
         if not rows:
             return
         for number, text in rows:
@@ -32,7 +34,7 @@ async def walk(chain: AuditReader, after: int, last: int) -> AsyncIterator[tuple
         after = max(after + 1, rows[-1][0])  # always advance, even over forged numbers
 
 
-async def beginning(chain: AuditReader, at: Millis, last: int) -> int:
+async def find_start_number(chain: AuditReader, at: Millis, last: int) -> int:
     """Return a number such that all entries from this time on have higher numbers.
 
     Leaders write in order, except for the differences of their clocks. Reports of other processes
@@ -51,20 +53,20 @@ async def beginning(chain: AuditReader, at: Millis, last: int) -> int:
 
 async def _time_after(chain: AuditReader, number: int) -> int | None:
     """Return the time of the next entry above a number that a leader wrote itself."""
-    for _, text in await chain.lines(number, LOOKED_AT):
+    for _, text in await chain.read_lines(number, LINES_TO_SEARCH):
         found = _HEADING.match(text)
         if found and found[2] not in _REPORTED:
             return int(found[1])
     return None
 
 
-def time_of(text: str) -> Millis | None:
+def entry_time(text: str) -> Millis | None:
     """Return the time of an entry; None if the line is invalid."""
     found = _HEADING.match(text)
     return Millis(int(found[1])) if found else None
 
 
-def deed_of(text: str) -> str | None:
+def entry_type_of(text: str) -> str | None:
     """Return the type of an entry; None if the line is invalid."""
     found = _HEADING.match(text)
     return found[2] if found else None

@@ -58,24 +58,24 @@ class Access:
 
         None: no limit.
         """
-        self._authority = authority
-        self._callers = callers
-        self._strangers = strangers
-        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._authorizer = authority
+        self._caller_limit = callers
+        self._address_limit = strangers
+        self._valid_tokens: OrderedDict[bytes, None] = OrderedDict()
         """Hashes of tokens that were valid at their last use, least recently used first."""
 
-    async def caller(self, request: Request) -> Identity:
+    async def authenticate_request(self, request: Request) -> Identity:
         """Return the caller. Raises Refused (401, 429). Meant as a FastAPI dependency."""
         state = request.scope.get("state", {})
         known: Identity | None = state.get(CALLER)
-        identity = known or await self._by_token(request)
-        self.count(identity, 1 + state.get(BODY_BYTES, 0) // BYTES_PER_REQUEST)
+        identity = known or await self._authenticate_token(request)
+        self.count_requests(identity, 1 + state.get(BODY_BYTES, 0) // BYTES_PER_REQUEST)
         return identity
 
-    def count(self, identity: Identity, requests: int) -> None:
+    def count_requests(self, identity: Identity, requests: int) -> None:
         """Count the work for a caller in requests. Raises Refused (429)."""
-        if self._callers is not None:
-            wait = self._callers.count_request(limit_name(identity.name), requests)
+        if self._caller_limit is not None:
+            wait = self._caller_limit.count_request(limit_name(identity.name), requests)
             _check_wait(wait, f"{identity.name} asks too often")
 
     def count_reviews(self, identity: Identity, reviews: int) -> None:
@@ -84,9 +84,9 @@ class Access:
         Raises Refused (429).
         """
         if reviews:
-            self.count(identity, reviews // REVIEWS_PER_REQUEST)
+            self.count_requests(identity, reviews // REVIEWS_PER_REQUEST)
 
-    async def _by_token(self, request: Request) -> Identity:
+    async def _authenticate_token(self, request: Request) -> Identity:
         bearer = _bearer(request)
         if not bearer:
             raise Refused(401, "Send a token: Authorization: Bearer TOKEN, of audience fairgate.")
@@ -94,15 +94,20 @@ class Access:
         # Each unknown token costs the API server a review. Tokens that were valid before do not
         # count against the address, because behind a proxy all callers share one address.
         token = _hash(bearer)
-        counted = self._strangers is not None and token not in self._good
-        if self._strangers is not None and counted:  # before the review: requests may be parallel
+        counted = self._address_limit is not None and token not in self._valid_tokens
+        if (
+            self._address_limit is not None and counted
+        ):  # before the review: requests may be parallel
             _check_wait(
-                self._strangers.count_request(address), f"Too many bad tokens came from {address}"
+                self._address_limit.count_request(address),
+                f"Too many bad tokens came from {address}",
             )
-        identity = await self._authority.authenticate(bearer)
-        if self._strangers is not None and counted != (identity is None):
-            (self._strangers.give_back if counted else self._strangers.count_request)(address)
-        self._remember(token, good=identity is not None)
+        identity = await self._authorizer.authenticate(bearer)
+        if self._address_limit is not None and counted != (identity is None):
+            (self._address_limit.return_token if counted else self._address_limit.count_request)(
+                address
+            )
+        self._remember_token(token, good=identity is not None)
         if identity is None:
             raise Refused(
                 401,
@@ -111,20 +116,20 @@ class Access:
             )
         return identity
 
-    def _remember(self, token: bytes, *, good: bool) -> None:
-        self._good.pop(token, None)
+    def _remember_token(self, token: bytes, *, good: bool) -> None:
+        self._valid_tokens.pop(token, None)
         if good:
-            self._good[token] = None
-            if len(self._good) > MOST_GOOD:
-                self._good.popitem(last=False)
+            self._valid_tokens[token] = None
+            if len(self._valid_tokens) > MOST_GOOD:
+                self._valid_tokens.popitem(last=False)
 
-    async def may(
+    async def is_allowed(
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> bool:
         """Return whether RBAC grants this in group `fairgate.io`; no `name`: on all objects."""
-        return await self._authority.allows(identity, verb, resource, subresource, name)
+        return await self._authorizer.allows(identity, verb, resource, subresource, name)
 
-    async def need(
+    async def require(
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> None:
         """Raise Refused (403), which names the missing right, unless RBAC grants it.
@@ -132,37 +137,37 @@ class Access:
         A read of a named object first asks about all objects: the answer serves every name for some
         seconds, so a caller that pages through all tenants costs the API server one review.
         """
-        if name and verb == "get" and await self.may(identity, verb, resource, subresource):
+        if name and verb == "get" and await self.is_allowed(identity, verb, resource, subresource):
             return
-        if await self.may(identity, verb, resource, subresource, name):
+        if await self.is_allowed(identity, verb, resource, subresource, name):
             return
         what = f"{resource}/{subresource}" if subresource else resource
         of = f" {name}" if name else ""
         raise Refused(403, f"{identity.name} may not {verb} {what}.fairgate.io{of}; {ASK}")
 
-    async def need_path(self, request: Request, path: str) -> None:
+    async def require_path(self, request: Request, path: str) -> None:
         """Raise Refused (401, 403, 429) unless RBAC lets the caller `get` a path.
 
         A refusal counts as a bad token, because it costs the API server a review.
         """
-        identity = await self.caller(request)
-        if not await self._authority.reaches(identity, "get", path):
+        identity = await self.authenticate_request(request)
+        if not await self._authorizer.allows_path(identity, "get", path):
             bearer = _bearer(request)
-            if bearer and self._strangers is not None:
-                self._good.pop(_hash(bearer), None)
-                self._strangers.count_request(_address(request))
+            if bearer and self._address_limit is not None:
+                self._valid_tokens.pop(_hash(bearer), None)
+                self._address_limit.count_request(_address(request))
             raise Refused(
                 403,
                 f"{identity.name} may not get {path}; bind ClusterRole fairgate-metrics-reader.",
             )
 
-    async def need_pod(self, identity: Identity, namespace: str, name: str) -> None:
+    async def require_pod(self, identity: Identity, namespace: str, name: str) -> None:
         """Raise Refused (403) unless RBAC lets the caller `get` pods of this name.
 
-        It first asks about all pods of the namespace, as `need` does.
+        It first asks about all pods of the namespace, as `require` does.
         """
         for each in ("", name):
-            if await self._authority.allows(
+            if await self._authorizer.allows(
                 identity, "get", "pods", name=each, group="", namespace=namespace
             ):
                 return
@@ -172,9 +177,9 @@ class Access:
             "the pod is required.",
         )
 
-    async def need_events(self, identity: Identity, namespace: str) -> None:
+    async def require_events(self, identity: Identity, namespace: str) -> None:
         """Raise Refused (403) unless RBAC lets the caller `list` the events of a namespace."""
-        if not await self._authority.allows(
+        if not await self._authorizer.allows(
             identity, "list", "events", group="", namespace=namespace
         ):
             raise Refused(
@@ -183,10 +188,10 @@ class Access:
                 "there.",
             )
 
-    async def need_create(self, identity: Identity, kind: str, namespace: str) -> None:
+    async def require_create(self, identity: Identity, kind: str, namespace: str) -> None:
         """Raise Refused (403) unless RBAC lets the caller create pods or objects of a kind."""
         for group, resource in (PODS, CREATORS[kind]):
-            if await self._authority.allows(
+            if await self._authorizer.allows(
                 identity, "create", resource, group=group, namespace=namespace
             ):
                 return

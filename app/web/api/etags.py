@@ -24,19 +24,19 @@ def etag(stored: Stored) -> str:
 class Conditions:
     """Preconditions of a write: tags of If-Match and If-None-Match. None: the header is absent."""
 
-    match: frozenset[str] | None = None
-    unless: frozenset[str] | None = None
+    if_match: frozenset[str] | None = None
+    if_none_match: frozenset[str] | None = None
 
     def check(self, name: str, found: Stored | None) -> None:
         """Raise Refused (412) if a precondition fails."""
-        if self.match is not None and not _is_one(found, self.match):
+        if self.if_match is not None and not _is_one(found, self.if_match):
             raise Refused(
                 412,
                 f"{name} has changed since you read it; read it again and repeat the change."
                 if found
                 else f"There is no {name} any more; leave out If-Match to make it.",
             )
-        if self.unless is not None and _is_one(found, self.unless):
+        if self.if_none_match is not None and _is_one(found, self.if_none_match):
             raise Refused(412, f"There is a {name} already; leave out If-None-Match to change it.")
 
 

@@ -20,12 +20,12 @@ class FairShares:
     def __init__(self, context: RouteContext, clock: Callable[[], float]) -> None:
         self._context = context
         self._clock = clock
-        self._due = 0.0
-        self._known: Mapping[TenantName, Entitlement] = {}
+        self._next_refresh = 0.0
+        self._shares: Mapping[TenantName, Entitlement] = {}
 
-    def of(self, tenant: TenantName) -> Entitlement:
+    def shares_of(self, tenant: TenantName) -> Entitlement:
         """Return the shares of a tenant and its users."""
-        if self._clock() >= self._due:
-            self._known = self._context.queries.owed()
-            self._due = self._clock() + SHARES_SECONDS
-        return self._known.get(tenant, NO_SHARE)
+        if self._clock() >= self._next_refresh:
+            self._shares = self._context.queries.fair_shares()
+            self._next_refresh = self._clock() + SHARES_SECONDS
+        return self._shares.get(tenant, NO_SHARE)

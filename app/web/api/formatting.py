@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Response
 
 from app.core.model import Amounts, Millis, PoolName, Resource
-from app.core.quantities import GIB, render
+from app.core.quantities import GIB, format_amount
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -27,15 +27,15 @@ def json_answer(body: bytes) -> Response:
 
 def quantities(amounts: Amounts) -> dict[str, str]:
     """Return amounts as Kubernetes quantities, by resource."""
-    return {str(r): render(r, v) for r, v in sorted(amounts.items())}
+    return {str(r): format_amount(r, v) for r, v in sorted(amounts.items())}
 
 
-def size(value: int) -> str:
+def format_bytes(value: int) -> str:
     """Return bytes as an exact quantity, in Gi if possible."""
     return str(value) if value % GIB else f"{value // GIB}Gi"
 
 
-def in_pools(amounts: Mapping[PoolName, Amounts]) -> dict[str, dict[str, str]]:
+def quantities_by_pool(amounts: Mapping[PoolName, Amounts]) -> dict[str, dict[str, str]]:
     """Return quantities by pool and resource."""
     return {str(pool): quantities(each) for pool, each in sorted(amounts.items())}
 
@@ -50,21 +50,21 @@ def decimal(value: Fraction) -> str:
     return f"{float(value):.6f}".rstrip("0").rstrip(".")
 
 
-def parts_of_one(value: Fraction) -> str:
+def format_share(value: Fraction) -> str:
     """Return a share, with four places."""
     return f"{float(value):.4f}"
 
 
-def millis(at: datetime) -> Millis:
+def to_millis(at: datetime) -> Millis:
     """Return milliseconds since the Unix epoch. A time without zone is UTC."""
     return Millis(round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
-def stamp(at: Millis) -> str:
+def format_time(at: Millis) -> str:
     """Return a time as RFC 3339 text, with milliseconds."""
-    return moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_datetime(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def moment(at: Millis) -> datetime:
+def to_datetime(at: Millis) -> datetime:
     """Return a time as an aware datetime in UTC."""
     return datetime.fromtimestamp(at / 1000, UTC)

@@ -8,14 +8,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.web.api.auth import BODY_BYTES
-from app.web.api.problems import answer
+from app.web.api.problems import problem_response
 from app.web.api.refused import Refused
 from app.web.server.request_body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
 
 HEADER = "Fairgate-Age"
 
 
-class Aged:
+class AgeHeader:
     """Adds `Fairgate-Age`, in seconds, to every successful answer to a GET below a path.
 
     While no pod can be released, it also adds the reason as a `Warning`, which kubectl prints.
@@ -28,11 +28,11 @@ class Aged:
         self._app = app
         self._age = age
         self._pause = pause
-        self._below = below
+        self._path_prefix = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if not reads or not scope["path"].startswith(self._below):
+        if not reads or not scope["path"].startswith(self._path_prefix):
             await self._app(scope, receive, send)
             return
 
@@ -50,37 +50,37 @@ class Aged:
 MOST_BYTES = 1024 * 1024
 """The API server does not store much larger objects."""
 
-WITHOUT = ("GET", "HEAD", "OPTIONS")
+BODILESS_METHODS = ("GET", "HEAD", "OPTIONS")
 JSON = "application/json"
 
 
-class Bounded:
+class BodyLimit:
     """Reads the body of a request before the app does."""
 
     def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
         self._app = app
-        self._most = most
+        self._max_bytes = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in WITHOUT:
+        if scope["type"] != "http" or scope["method"] in BODILESS_METHODS:
             await self._app(scope, receive, send)
             return
         try:
-            body = await self._read(receive)
+            body = await self._read_body(receive)
             scope = _as_json(scope) if body else scope
             scope = {**scope, "state": {**scope.get("state", {}), BODY_BYTES: len(body)}}
         except Refused as refused:
-            await answer(refused.status, refused.detail)(scope, receive, send)
+            await problem_response(refused.status, refused.detail)(scope, receive, send)
         except Disconnected:
             return
         else:
-            await self._app(scope, _replayed(body, receive), send)
+            await self._app(scope, _replay_body(body, receive), send)
 
-    async def _read(self, receive: Receive) -> bytes:
+    async def _read_body(self, receive: Receive) -> bytes:
         try:
-            return bytes(await read_body(receive, self._most))
+            return bytes(await read_body(receive, self._max_bytes))
         except BodyTooLarge as error:
-            told = f"The body is larger than {self._most} bytes; send less."
+            told = f"The body is larger than {self._max_bytes} bytes; send less."
             raise Refused(413, told) from error
         except BodyTooSlow as error:
             raise Refused(408, "The body did not arrive in time; send it again.") from error
@@ -96,7 +96,7 @@ def _as_json(scope: Scope) -> Scope:
     return scope
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that returns the body, and then the messages of the original."""
     told = False
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path
 from app.core.explain.views import ReleasedView
 from app.core.model import NodeName
 from app.ports.auth import Identity
-from app.web.api.formatting import moment, quantities
+from app.web.api.formatting import quantities, to_datetime
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import Quantities, ResponseModel
 from app.web.api.visible_state import VisibleStates
@@ -40,7 +40,7 @@ class NodePods(ResponseModel):
 
 def add_node_routes(routes: APIRouter, context: RouteContext, visible: VisibleStates) -> None:
     """Add the route /nodes/{node}/pods."""
-    caller = Depends(context.access.caller)
+    caller = Depends(context.access.authenticate_request)
 
     @routes.get("/nodes/{node}/pods", summary="Released pods of a node")
     async def pods(node: NodePath, identity: Identity = caller) -> NodePods:
@@ -48,10 +48,14 @@ def add_node_routes(routes: APIRouter, context: RouteContext, visible: VisibleSt
 
         An unknown node has no pods. `hidden` is 0 if the caller may not list pools.
         """
-        context.need_synced_state()
-        rights = await visible.of(identity)
+        context.require_synced_state()
+        rights = await visible.rights_of(identity)
         found = context.queries.pods_on(NodeName(node))
-        seen = [each for each in found if each.user == identity.name or rights.queue(each.tenant)]
+        seen = [
+            each
+            for each in found
+            if each.user == identity.name or rights.may_see_queue(each.tenant)
+        ]
         hidden = len(found) - len(seen) if rights.pools else 0
         return NodePods(node=node, items=[_shown(each, context) for each in seen], hidden=hidden)
 
@@ -65,5 +69,5 @@ def _shown(pod: ReleasedView, context: RouteContext) -> NodePod:
         tenant=pod.tenant,
         user=pod.user,
         request=quantities(managed),
-        since=None if pod.released is None else moment(pod.released),
+        since=None if pod.released_at is None else to_datetime(pod.released_at),
     )

@@ -33,13 +33,13 @@ T = TypeVar("T")
 PageKey = list[Any]
 
 
-def token(*key: str | int) -> str:
+def page_token(*key: str | int) -> str:
     """Return the token for the key of an item."""
     text = json.dumps(key, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def key_of(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey | None:
+def read_page_token(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey | None:
     """Return the key of a token; None if there is no token. Raises Refused (400)."""
     if more is None:
         return None
@@ -53,7 +53,7 @@ def key_of(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey | None:
     return found
 
 
-def part(
+def slice_page(
     items: Iterable[T],
     limit: int,
     more: str | None,
@@ -64,12 +64,12 @@ def part(
 
     `items` are sorted by `key`, which has `parts` elements. Raises Refused (400).
     """
-    after = key_of(more, [str] * parts)
+    after = read_page_token(more, [str] * parts)
     shown: list[T] = []
     for item in items:
         if after is not None and [*key(item)] <= after:
             continue
         if len(shown) == limit:
-            return shown, token(*key(shown[-1]))
+            return shown, page_token(*key(shown[-1]))
         shown.append(item)
     return shown, None

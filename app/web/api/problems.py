@@ -97,20 +97,22 @@ def problem(status: int, detail: str) -> Problem:
     return Problem(type=f"{TYPES}{code}", code=code, title=title, status=status, detail=detail)
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI documentation of error answers with these statuses."""
     content = {MEDIA_TYPE: {"schema": reference(Problem)}}
     return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
 
 
-def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def problem_response(
+    status: int, detail: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
     """Return a problem as an HTTP answer."""
     more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
     body = problem(status, detail).model_dump(mode="json")
     return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
-def install(
+def install_error_handlers(
     app: FastAPI,
     methods: Callable[[str], Iterable[str]],
     patterns: Mapping[str, str] | None = None,
@@ -122,7 +124,7 @@ def install(
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
-        return answer(error.status, error.detail, error.headers)
+        return problem_response(error.status, error.detail, error.headers)
 
     @app.exception_handler(HTTPException)
     async def unrouted(request: Request, error: HTTPException) -> JSONResponse:
@@ -130,7 +132,7 @@ def install(
         headers = error.headers
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers = {"Allow": ", ".join(methods(request.url.path))}
-        return answer(error.status_code, told, headers)
+        return problem_response(error.status_code, told, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -140,32 +142,32 @@ def install(
         where = ".".join(str(part) for part in first["loc"][1:])
         # 422 for valid JSON with wrong contents (RFC 9110, section 15.5.21), otherwise 400.
         in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
-        return answer(
+        return problem_response(
             422 if in_body else 400, f"{where or 'The body'}: {_field_message(first, patterns)}."
         )
 
     @app.exception_handler(WriteRefused)
     async def judged(_: Request, error: WriteRefused) -> JSONResponse:
-        return answer(422 if error.status == 400 else error.status, str(error))
+        return problem_response(422 if error.status == 400 else error.status, str(error))
 
     @app.exception_handler(ClusterError)
     async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
         log.warning("could not ask the API server", extra={"why": str(error)})
-        return answer(503, NO_CLUSTER)
+        return problem_response(503, NO_CLUSTER)
 
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:
         log.warning("could not read the store", extra={"why": str(error)})
-        detail, seconds = _of_store(error)
-        return answer(503, detail, {"Retry-After": str(seconds)})
+        detail, seconds = _store_message(error)
+        return problem_response(503, detail, {"Retry-After": str(seconds)})
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.error("a request failed", exc_info=error, extra={"path": request.url.path})
-        return answer(500, DEFECT)
+        return problem_response(500, DEFECT)
 
 
-def _of_store(error: StoreError) -> tuple[str, int]:
+def _store_message(error: StoreError) -> tuple[str, int]:
     """Return the message about an error of Redis, and the seconds until the next try."""
     match error:
         case StoreEmptied():

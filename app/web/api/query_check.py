@@ -23,7 +23,7 @@ Queries = Mapping[str, frozenset[str]]
 """Names of query parameters, by method."""
 
 
-class Documented:
+class KnownParameters:
     """The OpenAPI document of an app, generated at its first use."""
 
     def __init__(self, app: FastAPI) -> None:
@@ -31,13 +31,13 @@ class Documented:
 
     def methods(self, path: str) -> list[str]:
         """Return the methods of a path, sorted."""
-        return sorted(self._at(path))
+        return sorted(self._queries_at(path))
 
-    async def need_known(self, request: Request) -> None:
+    async def require_known_query(self, request: Request) -> None:
         """Raise Refused (400) for an undocumented query parameter. A FastAPI dependency."""
         if not request.query_params:
             return
-        known = self._at(str(request.scope["path"])).get(request.method, frozenset())
+        known = self._queries_at(str(request.scope["path"])).get(request.method, frozenset())
         for name in request.query_params:
             if name not in known:
                 told = (
@@ -45,7 +45,7 @@ class Documented:
                 )
                 raise Refused(400, f"{name[:80]}: there is no such query; {told}.")
 
-    def _at(self, path: str) -> Queries:
+    def _queries_at(self, path: str) -> Queries:
         for pattern, queries in self._paths:
             if pattern.fullmatch(path):
                 return queries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from app.core.explain.queries import EngineQueries
-from app.core.explain.queue_listing import Mark, QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.model import TenantName, UserName
 from app.ports.store import PendingCount, QueueReader, UsedAmount
 
@@ -16,37 +16,39 @@ class EngineQueues:
     def __init__(self, queries: EngineQueries) -> None:
         self._queries = queries
 
-    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+    async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
         """Return the users with pending pods, sorted."""
         return tuple(
             PendingCount(name, each.name, each.pending)
-            for name in self._names(tenant)
-            for each in self._queries.people(name)
+            for name in self._tenant_names(tenant)
+            for each in self._queries.user_views(name)
             if each.pending
         )
 
-    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+    async def read_used_amounts(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         """Return the usage of users, sorted."""
-        return tuple(sorted(each for name in self._names(tenant) for each in self._used(name)))
+        return tuple(
+            sorted(each for name in self._tenant_names(tenant) for each in self._tenant_usage(name))
+        )
 
-    async def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    async def read_page(
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         """Return at most `limit` workloads that follow `after`."""
         rows: list[QueueRow] = []
         for user in users:
-            for found in self._queries.rows(tenant, user):
+            for found in self._queries.waiting_rows(tenant, user):
                 if len(rows) >= limit:
                     return tuple(rows)
                 if after is None or after.user != user or _is_after(found.mark, after):
                     rows.append(found)
         return tuple(rows)
 
-    def _names(self, tenant: TenantName | None) -> Sequence[TenantName]:
+    def _tenant_names(self, tenant: TenantName | None) -> Sequence[TenantName]:
         return [tenant] if tenant is not None else sorted(self._queries.view().tenants)
 
-    def _used(self, tenant: TenantName) -> Iterator[UsedAmount]:
-        for each in self._queries.people(tenant):
+    def _tenant_usage(self, tenant: TenantName) -> Iterator[UsedAmount]:
+        for each in self._queries.user_views(tenant):
             for pool, amounts in each.used.items():
                 for resource, amount in amounts.items():
                     if amount:
@@ -67,26 +69,28 @@ class LeaderQueues:
         has_leader: Callable[[], bool],
         is_synced: Callable[[], bool],
     ) -> None:
-        self._copy, self._own = copy, own
+        self._leader_copy, self._own_queues = copy, own
         self._has_leader, self._is_synced = has_leader, is_synced
 
-    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+    async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
         """Return the users with pending pods, sorted. Raises StoreError."""
-        return await self._source().pending(tenant)
+        return await self._current_source().read_pending_counts(tenant)
 
-    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+    async def read_used_amounts(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         """Return the usage of users, sorted. Raises StoreError."""
-        return await self._source().used(tenant)
+        return await self._current_source().read_used_amounts(tenant)
 
-    async def page(
-        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    async def read_page(
+        self, tenant: TenantName, users: Sequence[UserName], after: PageMark | None, limit: int
     ) -> tuple[QueueRow, ...]:
         """Return at most `limit` workloads that follow `after`. Raises StoreError."""
-        return await self._source().page(tenant, users, after, limit)
+        return await self._current_source().read_page(tenant, users, after, limit)
 
-    def _source(self) -> QueueReader:
-        return self._own if self._is_synced() and not self._has_leader() else self._copy
+    def _current_source(self) -> QueueReader:
+        return (
+            self._own_queues if self._is_synced() and not self._has_leader() else self._leader_copy
+        )
 
 
-def _is_after(mark: Mark, last: Mark) -> bool:
-    return (not mark.queued, mark.queue_key) > (not last.queued, last.queue_key)
+def _is_after(mark: PageMark, last: PageMark) -> bool:
+    return (not mark.is_queued, mark.queue_key) > (not last.is_queued, last.queue_key)

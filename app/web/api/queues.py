@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from app.core.explain.explain_context import SharedRow
-from app.core.explain.queue_listing import Mark, QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.explain.views import HeldView
 from app.core.fairshare.user_queue import QueueKey
 from app.core.model import Millis, TenantName, Uid, UserName
@@ -22,8 +22,8 @@ from app.ports.auth import Identity
 from app.ports.forecasts import Estimate
 from app.ports.store import QueueReader
 from app.web.api import examples
-from app.web.api.formatting import encode_json, json_answer, moment, quantities
-from app.web.api.pagination import Limit, More, key_of, token
+from app.web.api.formatting import encode_json, json_answer, quantities, to_datetime
+from app.web.api.pagination import Limit, More, page_token, read_page_token
 from app.web.api.route_context import RouteContext, TenantPath
 from app.web.api.schemas import QueueModel
 
@@ -66,7 +66,7 @@ class _RecentPages:
 def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes that read queues."""
     access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(access.authenticate_request)
     pages = _RecentPages(time.monotonic)
 
     @routes.get(
@@ -86,12 +86,16 @@ def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
     ) -> Response:
         own = UserName(identity.name)
         if user == own:
-            context.need_synced_state()  # the right depends on the caller's pods
-        if user != own or tenant not in context.queries.accounts(own):
-            await access.need(identity, "get", "tenants", "queue", tenant)
-        name, last = context.need_tenant(tenant), _mark(more)
-        counts = [each for each in await context.queues.pending(name) if user in (None, each.user)]
-        revision = context.queries.revision, context.seen_whole()
+            context.require_synced_state()  # the right depends on the caller's pods
+        if user != own or tenant not in context.queries.tenants_of_user(own):
+            await access.require(identity, "get", "tenants", "queue", tenant)
+        name, last = context.require_tenant(tenant), _mark(more)
+        counts = [
+            each
+            for each in await context.queues.read_pending_counts(name)
+            if user in (None, each.user)
+        ]
+        revision = context.queries.revision, context.is_synced()
         key = (name, user, limit, more, tuple(counts), *revision)
         if (body := pages.get(key)) is not None:
             return json_answer(body)
@@ -101,7 +105,7 @@ def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
         shown: Shown = {}
         body = encode_json(
             {
-                "items": [_item(row, context, shown) for row in rows[:limit]],
+                "items": [_row_fields(row, context, shown) for row in rows[:limit]],
                 "continue": rest,
                 "tenant": tenant,
                 "pending": sum(each.pods for each in counts),
@@ -112,28 +116,32 @@ def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
 
 
 async def _read(
-    queues: QueueReader, tenant: TenantName, users: Sequence[UserName], last: Mark | None, most: int
+    queues: QueueReader,
+    tenant: TenantName,
+    users: Sequence[UserName],
+    last: PageMark | None,
+    most: int,
 ) -> list[QueueRow]:
     """Return at most `most` workloads of these users after a mark."""
     rows: list[QueueRow] = []
     for first in range(0, len(users), MOST_USERS):
         some = users[first : first + MOST_USERS]
         after = last if last is not None and some[0] == last.user else None
-        rows += await queues.page(tenant, some, after, most - len(rows))
+        rows += await queues.read_page(tenant, some, after, most - len(rows))
         if len(rows) >= most:
             break
     return rows
 
 
-def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
+def _row_fields(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
     """Return a row in the form of `QueuedWorkload`."""
     uid, queue_key = row.ref.uid, row.mark.queue_key
     found = (
-        context.queries.listed(uid, (row.position, row.length)) if context.seen_whole() else None
+        context.queries.listed_row(uid, (row.position, row.length)) if context.is_synced() else None
     )
     shared, reason = found or (None, None)
     if shared not in shown:
-        shown[shared] = _explained(shared)
+        shown[shared] = _explanation_fields(shared)
     return {
         "namespace": row.ref.namespace,
         "name": row.ref.name,
@@ -142,7 +150,7 @@ def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
         "pods": row.pods,
         "user": row.mark.user,
         "priority": queue_key.priority,
-        "since": moment(queue_key.since),
+        "since": to_datetime(queue_key.since),
         **shown[shared],
         "reason": reason,
         "position": row.position,
@@ -151,7 +159,7 @@ def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
     }
 
 
-def _explained(shared: SharedRow | HeldView | None) -> dict[str, Any]:
+def _explanation_fields(shared: SharedRow | HeldView | None) -> dict[str, Any]:
     """Return the fields of `QueuedWorkload` that need the engine; null if it has not the pod."""
     if shared is None:
         return {"request": None, "pools": None, "rule": None}
@@ -162,7 +170,7 @@ def _explained(shared: SharedRow | HeldView | None) -> dict[str, Any]:
     }
 
 
-def waiting(view: HeldView, context: RouteContext) -> dict[str, Any]:
+def held_workload(view: HeldView, context: RouteContext) -> dict[str, Any]:
     """Return a held workload of the engine in the form of `QueuedWorkload`."""
     return {
         "namespace": view.ref.namespace,
@@ -172,8 +180,8 @@ def waiting(view: HeldView, context: RouteContext) -> dict[str, Any]:
         "pods": view.pods,
         "user": view.user,
         "priority": view.priority,
-        "since": moment(view.since),
-        **_explained(view),
+        "since": to_datetime(view.since),
+        **_explanation_fields(view),
         "reason": view.reason,
         "position": view.position,
         "length": view.length,
@@ -184,25 +192,25 @@ def waiting(view: HeldView, context: RouteContext) -> dict[str, Any]:
 def _estimate(uid: Uid, context: RouteContext) -> dict[str, Any]:
     """Return the fields of an estimate: without one, the reason."""
     found = context.forecasts.estimate(uid)
-    withheld = context.forecasts.withheld(uid) if found is None else None
-    return {"estimate": estimate_shown(found), "estimateWithheld": withheld}
+    withheld = context.forecasts.missing_estimate_reason(uid) if found is None else None
+    return {"estimate": estimate_fields(found), "estimateWithheld": withheld}
 
 
-def estimate_shown(estimate: Estimate | None) -> dict[str, Any] | None:
+def estimate_fields(estimate: Estimate | None) -> dict[str, Any] | None:
     """Return an estimate in the form of `EstimateShown`; None if there is no estimate."""
     if estimate is None:
         return None
-    return {"p50": estimate.p50, "p90": estimate.p90, "at": moment(estimate.at)}
+    return {"p50": estimate.p50, "p90": estimate.p90, "at": to_datetime(estimate.at)}
 
 
-def _token(mark: Mark) -> str:
-    return token(mark.user, mark.queued, *mark.queue_key)
+def _token(mark: PageMark) -> str:
+    return page_token(mark.user, mark.is_queued, *mark.queue_key)
 
 
-def _mark(more: str | None) -> Mark | None:
-    key = key_of(more, (str, bool, int, int, str))
+def _mark(more: str | None) -> PageMark | None:
+    key = read_page_token(more, (str, bool, int, int, str))
     if key is None:
         return None
     user, queued, precedence, since, uid = key
     queue_key = QueueKey(int(precedence), Millis(int(since)), Uid(str(uid)))
-    return Mark(UserName(str(user)), bool(queued), queue_key)
+    return PageMark(UserName(str(user)), bool(queued), queue_key)

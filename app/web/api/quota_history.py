@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from app.core.audit.codec import read
+from app.core.audit.codec import parse_line
 from app.core.audit.quota_history import QuotaHistory, QuotaTerms
 from app.core.audit_entry import Entry
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota
 from app.ports.api import QuotaThen
 from app.ports.audit import AuditReader
-from app.web.api.audit_reader import beginning, time_of, walk
-from app.web.api.formatting import decimal, quantities, stamp
+from app.web.api.audit_reader import entry_time, find_start_number, iterate_lines
+from app.web.api.formatting import decimal, format_time, quantities
 from app.web.api.refused import Refused
 from app.web.webhook.cache import WebhookCache
 
@@ -20,42 +20,44 @@ AT_ONCE = 2
 """Most requests that are answered at the same time."""
 
 
-class ToldQuotas:
+class AuditedQuotas:
     """`ports.api.PastQuotas` on the audit chain."""
 
     def __init__(self, chain: AuditReader, view: WebhookCache) -> None:
         self._chain = chain
         self._view = view
         # Each page of an answer may read the whole chain.
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._semaphore = asyncio.Semaphore(AT_ONCE)
 
     async def quotas_at(self, at: Millis) -> list[QuotaThen]:
         """Return the quotas at that time, by tenant and pool.
 
         Raises Refused (422) if the chain does not cover the time.
         """
-        async with self._turn:
+        async with self._semaphore:
             return await self._quotas_at(at)
 
     async def _quotas_at(self, at: Millis) -> list[QuotaThen]:
-        last = (await self._chain.ending()).last.number
-        await self._need_chain(at)
+        last = (await self._chain.read_tail()).last_head.number
+        await self._require_chain(at)
         past, tenants = QuotaHistory(at), dict(self._view.tenancy.tenants)
-        async for number, text in walk(self._chain, await beginning(self._chain, at, last), last):
+        async for number, text in iterate_lines(
+            self._chain, await find_start_number(self._chain, at, last), last
+        ):
             try:
-                entry = read(text)
+                entry = parse_line(text)
                 if isinstance(entry, Entry):
-                    past.see(entry)
+                    past.add_entry(entry)
             except InvalidInput as error:
                 why = f"at: entry {number} of the audit chain does not help: {error}"
                 raise Refused(422, why) from error
-        return [row for terms in past.terms(tenants) for row in _rows(terms)]
+        return [row for terms in past.quota_terms(tenants) for row in _rows(terms)]
 
-    async def _need_chain(self, at: Millis) -> None:
-        first = await self._chain.lines(0, 1)
-        begins = time_of(first[0][1]) if first else None
+    async def _require_chain(self, at: Millis) -> None:
+        first = await self._chain.read_lines(0, 1)
+        begins = entry_time(first[0][1]) if first else None
         if begins is None or at < begins:
-            since = f"begins at {stamp(begins)}" if begins else "is empty"
+            since = f"begins at {format_time(begins)}" if begins else "is empty"
             why = f"at: the audit chain {since}; the quotas before that time are not recorded."
             raise Refused(422, why)
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from app.core.model import Millis, PoolName, TenantName
 from app.core.usage.release_sums import ReleasedPod, ReleaseSum
 from app.ports.auth import Identity
-from app.web.api.formatting import moment, quantities
+from app.web.api.formatting import quantities, to_datetime
 from app.web.api.refused import Refused
 from app.web.api.release_reader import WEEK, ReleaseReader
 from app.web.api.route_context import RouteContext
@@ -77,8 +77,8 @@ class ReleasesModel(ResponseModel):
 
 def add_release_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the route /releases."""
-    access, caller = context.access, Depends(context.access.caller)
-    reader = ReleaseReader(context.chain, context.managed, context.now)
+    access, caller = context.access, Depends(context.access.authenticate_request)
+    reader = ReleaseReader(context.audit_reader, context.managed, context.now)
     turn = asyncio.Semaphore(1)
 
     @routes.get("/releases", summary="Releases and waits of the last week")
@@ -96,30 +96,30 @@ def add_release_routes(routes: APIRouter, context: RouteContext) -> None:
     ) -> ReleasesModel:
         """The source is the audit chain. Releases by hand and adopted pods are not counted."""
         for name in tenant or [""]:
-            await access.need(identity, "get", "tenants", "usage", name)
+            await access.require(identity, "get", "tenants", "usage", name)
         begin, end, _ = read_span(since, until, None, context.now())
         width = read_step(step, begin, end)
         if width is not None and (end - begin) / width > MOST_STEPS:
             raise Refused(400, f"step: at most {MOST_STEPS} steps in all; use a longer step.")
-        await reader.read_new()
+        await reader.read_new_entries()
         tenants, pools = frozenset(tenant or ()), frozenset(pool or ())
         found = [
             each
-            for each in reader.between(begin, end)
+            for each in reader.releases_between(begin, end)
             if (not tenants or each.tenant in tenants) and (not pools or each.pool in pools)
         ]
-        access.count(identity, len(found) // RELEASES_OF_A_REQUEST)
+        access.count_requests(identity, len(found) // RELEASES_OF_A_REQUEST)
         sums = _Sums(begin, width)
         async with turn:
             for first in range(0, len(found), PORTION):
                 for each in found[first : first + PORTION]:
                     sums.add(each)
                 await asyncio.sleep(0)  # other requests go on between two portions
-        period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
+        period: dict[str, Any] = {"from": to_datetime(begin), "to": to_datetime(end)}
         complete = _complete(reader, context.now())
         return ReleasesModel(
             **period,
-            complete_since=None if complete is None else moment(complete),
+            complete_since=None if complete is None else to_datetime(complete),
             total=ReleasesShown(**_shown(sums.total)),
             tenants=[
                 TenantReleases(tenant=name, **_shown(each))
@@ -128,12 +128,12 @@ def add_release_routes(routes: APIRouter, context: RouteContext) -> None:
             pools=[
                 PoolReleases(pool=name, **_shown(each)) for name, each in sorted(sums.pools.items())
             ],
-            steps=sums.shown_steps(),
+            steps=sums.step_models(),
         )
 
 
 def _complete(reader: ReleaseReader, now: Millis) -> Millis | None:
-    return None if reader.since is None else max(reader.since, Millis(now - WEEK))
+    return None if reader.complete_since is None else max(reader.complete_since, Millis(now - WEEK))
 
 
 @dataclass(slots=True)
@@ -155,10 +155,10 @@ class _Sums:
             place = (release.at - self.begin) // self.width
             self.steps.setdefault(place, ReleaseSum()).add(release)
 
-    def shown_steps(self) -> list[StepReleases]:
+    def step_models(self) -> list[StepReleases]:
         return [
             StepReleases(
-                at=moment(Millis(self.begin + place * (self.width or 0))),
+                at=to_datetime(Millis(self.begin + place * (self.width or 0))),
                 **_shown(self.steps[place]),
             )
             for place in sorted(self.steps)
@@ -169,6 +169,6 @@ def _shown(found: ReleaseSum) -> dict[str, Any]:
     return {
         "pods": found.pods,
         "request": quantities(found.request),
-        "wait_p50": found.wait(0.5),
-        "wait_p90": found.wait(0.9),
+        "wait_p50": found.wait_quantile(0.5),
+        "wait_p90": found.wait_quantile(0.9),
     }

@@ -35,10 +35,11 @@ STARTING = "Fairgate has just started and does not know the cluster yet; try aga
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """Dependencies of the routes. `engine` is read-only; `age` returns its age in milliseconds.
+    """Dependencies of the routes. `engine` is read-only; `data_age` returns its age in
+    milliseconds.
 
-    Routes that need the engine call `need_synced_state` first. `queues` and `view` answer without
-    it.
+    Routes that need the engine call `require_synced_state` first. `queues` and `view` answer
+    without it.
 
     `leader_message` returns the last published leader state, None before the first.
     `leader_state_read` returns whether Redis was read since this replica started.
@@ -48,19 +49,19 @@ class RouteContext:
 
     access: Access
     engine: Engine
-    seen_whole: Callable[[], bool]
-    age: Callable[[], int]
+    is_synced: Callable[[], bool]
+    data_age: Callable[[], int]
     now: Callable[[], Millis]
     view: WebhookCache
-    runs: UsageRecordReader
-    chain: AuditReader
+    usage_records: UsageRecordReader
+    audit_reader: AuditReader
     resources: TenantsAndPools
     events: PodEvents
     reporter: Reporter
     queues: QueueReader
     managed: ManagedResources
     forecasts: Forecasts
-    past: PastQuotas | None = None
+    past_quotas: PastQuotas | None = None
     leader_message: Callable[[], LeaderStateMessage | None] = lambda: None
     simulations: Simulations | None = None
     trials: Trials | None = None
@@ -74,14 +75,14 @@ class RouteContext:
         """The queries of the engine."""
         return self.engine.queries
 
-    def need_synced_state(self) -> None:
+    def require_synced_state(self) -> None:
         """Raise Refused (503) until every source was received completely."""
-        if not self.seen_whole():
+        if not self.is_synced():
             raise Refused(503, STARTING, {"Retry-After": "2"})
 
-    def need_tenant(self, name: str) -> TenantName:
+    def require_tenant(self, name: str) -> TenantName:
         """Return the name of an existing tenant; raise Refused (404) if it does not exist."""
-        if not self.view.ready:
+        if not self.view.is_ready:
             raise Refused(503, STARTING, {"Retry-After": "2"})
         if not self.view.tenancy.exists(TenantName(name)):
             raise Refused(404, f"There is no tenant {name}; kubectl fairgate tenants lists them.")

@@ -16,7 +16,7 @@ from app.web.api.visible_state import VisibleStates
 
 def add_search_routes(routes: APIRouter, context: RouteContext, visible: VisibleStates) -> None:
     """Add the route /search."""
-    caller = Depends(context.access.caller)
+    caller = Depends(context.access.authenticate_request)
     turn = asyncio.Semaphore(1)
 
     @routes.get("/search", summary="Find tenants, users, jobs, pods, namespaces and nodes")
@@ -25,12 +25,12 @@ def add_search_routes(routes: APIRouter, context: RouteContext, visible: Visible
         limit: Annotated[int, Query(ge=1, le=50, description="Most objects of each kind.")] = 8,
         identity: Identity = caller,
     ) -> SearchModel:
-        context.need_synced_state()
-        rights = await visible.of(identity)
+        context.require_synced_state()
+        rights = await visible.rights_of(identity)
         found = Search(
             q,
-            rights.tenant,
-            lambda tenant, user: user == identity.name or rights.queue(tenant),
+            rights.may_see_tenant,
+            lambda tenant, user: user == identity.name or rights.may_see_queue(tenant),
             limit,
         )
         async with turn:

@@ -13,7 +13,7 @@ from app.web.api.schemas import ServerVersion
 
 def add_version_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the route /version."""
-    caller = Depends(context.access.caller)
+    caller = Depends(context.access.authenticate_request)
     try:
         own = version("fairgate")
     except PackageNotFoundError:  # run from the source folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from app.core.explain.entitlements import WHOLE, Standing, entitled
+from app.core.explain.entitlements import TENANT_ITSELF, Standing, shares_by_weight
 from app.core.explain.queries import EngineQueries
 from app.core.model import TenantName, UserName
 from app.web.api.formatting import decimal
@@ -15,7 +15,7 @@ MOST_SHOWN = 500
 _ONE = Fraction(1)
 
 
-def shares(
+def share_changes(
     queries: EngineQueries, before: TenantWritten | None, after: TenantWritten | None
 ) -> list[ShareChange]:
     """Return the shares by weight that change, as if all tenants and users had requests.
@@ -27,7 +27,7 @@ def shares(
     named = before or after
     assert named is not None, "a change of nothing"
     name = TenantName(named.name)
-    busy = [each.name for each in queries.people(name) if each.pending or each.used]
+    busy = [each.name for each in queries.user_views(name) if each.pending or each.used]
     known = now.pop(name, None)
     old, new = dict(now), dict(now)
     if before is not None:
@@ -36,13 +36,15 @@ def shares(
         old[name] = known  # a namespace without a Tenant object
     if after is not None:
         new[name] = _standing(after, busy)
-    was, will_be = entitled(old), entitled(new)
-    shown = {key for key in was.keys() | will_be.keys() if key[1] == WHOLE or key[0] == name}
+    was, will_be = shares_by_weight(old), shares_by_weight(new)
+    shown = {
+        key for key in was.keys() | will_be.keys() if key[1] == TENANT_ITSELF or key[0] == name
+    }
     changed = sorted(key for key in shown if was.get(key) != will_be.get(key))
     return [
         ShareChange(
             tenant=tenant,
-            user=None if user == WHOLE else user,
+            user=None if user == TENANT_ITSELF else user,
             before=_text(was.get((tenant, user))),
             after=_text(will_be.get((tenant, user))),
         )
@@ -53,7 +55,9 @@ def shares(
 def _standings(queries: EngineQueries) -> dict[TenantName, Standing]:
     """Return the current tenants. A parent without a Tenant object has weight 1."""
     found = {
-        name: Standing(each.parent, each.weight, {u.name: u.weight for u in queries.people(name)})
+        name: Standing(
+            each.parent, each.weight, {u.name: u.weight for u in queries.user_views(name)}
+        )
         for name, each in queries.view().tenants.items()
     }
     parents = {each.parent for each in found.values() if each.parent is not None}

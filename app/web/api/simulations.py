@@ -33,12 +33,12 @@ TOO_MANY_REQUESTS, UNPROCESSABLE, UNAVAILABLE = 429, 422, 503
 def add_simulation_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the route under /simulations."""
     access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(access.authenticate_request)
 
     @routes.post("/simulations", summary="Effect of other weights")
     async def simulate(asked: WhatIf, identity: Identity = caller) -> Simulation:
-        await access.need(identity, "create", "simulations")
-        context.need_synced_state()
+        await access.require(identity, "create", "simulations")
+        context.require_synced_state()
         found = await _compare(context, _changes(asked), asked.hours)
         named = [*asked.weights, *asked.users]
         seen = await _visible(context, identity, named, found.tenants)
@@ -52,7 +52,7 @@ def add_simulation_routes(routes: APIRouter, context: RouteContext) -> None:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def simulation_errors() -> Iterator[None]:
     """Turn the errors of a simulation into answers."""
     try:
         yield
@@ -68,7 +68,7 @@ def refusing() -> Iterator[None]:
 async def _compare(context: RouteContext, changes: WeightChanges, hours: float) -> Comparison:
     if context.simulations is None:
         raise Refused(UNAVAILABLE, "This replica runs no simulations.")
-    with refusing():
+    with simulation_errors():
         return await context.simulations.compare(changes, hours)
 
 
@@ -79,13 +79,13 @@ async def _visible(
     tenants: Mapping[TenantName, tuple[TenantForecast, TenantForecast]],
 ) -> list[TenantName]:
     """Return the tenants that a caller may list or get. Raises Refused (429)."""
-    if await context.access.may(identity, "list", "tenants"):
+    if await context.access.is_allowed(identity, "list", "tenants"):
         return list(tenants)
     order = sorted(tenants, key=lambda name: (name not in named, -tenants[name][0].pending, name))
     asked = order[:MOST_ASKED]
     context.access.count_reviews(identity, len(asked))
     rights = await asyncio.gather(
-        *(context.access.may(identity, "get", "tenants", name=name) for name in asked)
+        *(context.access.is_allowed(identity, "get", "tenants", name=name) for name in asked)
     )
     return [name for name, may in zip(asked, rights, strict=True) if may]
 
@@ -105,12 +105,12 @@ def _tenant(name: TenantName, now: TenantForecast, then: TenantForecast) -> Tena
         tenant=name,
         weight_now=decimal(now.weight),
         weight_then=decimal(then.weight),
-        now=_foreseen(now),
-        then=_foreseen(then),
+        now=_forecast_model(now),
+        then=_forecast_model(then),
     )
 
 
-def _foreseen(fared: TenantForecast) -> TenantForecastModel:
+def _forecast_model(fared: TenantForecast) -> TenantForecastModel:
     return TenantForecastModel(
         share=f"{fared.share:.6f}",
         pending=fared.pending,

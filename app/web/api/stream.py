@@ -21,9 +21,9 @@ from app.core.errors import ClusterError
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.dashboard_state import (
-    Facts,
-    facts,
-    state,
+    DashboardFacts,
+    collect_facts,
+    state_for_rights,
 )
 from app.web.api.openapi_models import stream_of
 from app.web.api.refused import Refused
@@ -39,8 +39,8 @@ EVENTS: dict[str, type[BaseModel]] = {
     "end": problems.Problem,
 }
 """Events by name, with the model of their data."""
-MOST = 200
-MOST_OF_ONE = 10
+MOST_STREAMS = 200
+MOST_PER_CALLER = 10
 COST = 20
 """The event loop spends at most 1/`COST` of its time on computing states."""
 
@@ -49,13 +49,14 @@ COST = 20
 class StreamTiming:
     """Intervals in seconds.
 
-    `beat`: between two states. `quiet`: between keep-alive comments. `trust`: until the caller's
-    rights are checked again. `write_timeout`: until a client that does not read is disconnected.
+    `state_interval`: between two states. `keep_alive_interval`: between keep-alive comments.
+    `rights_interval`: until the caller's rights are checked again. `write_timeout`: until a client
+    that does not read is disconnected.
     """
 
-    beat: float = 1.0
-    quiet: float = 15.0
-    trust: float = 60.0
+    state_interval: float = 1.0
+    keep_alive_interval: float = 15.0
+    rights_interval: float = 60.0
     write_timeout: float = 30.0
 
 
@@ -67,51 +68,57 @@ class StateCache:
 
     def __init__(
         self,
-        make: Callable[[], Facts],
-        cut: Callable[[Facts, VisibleState], DashboardState],
+        make: Callable[[], DashboardFacts],
+        cut: Callable[[DashboardFacts, VisibleState], DashboardState],
         clock: Callable[[], float],
         beat: float,
     ) -> None:
-        self._make = make
-        self._cut = cut
+        self._collect = make
+        self._restrict = cut
         self._clock = clock
-        self._beat = beat
-        self._facts: Facts | None = None
-        self._due = 0.0
-        self._made = 0
-        self._shown: OrderedDict[VisibleState, _Shown] = OrderedDict()
+        self._interval = beat
+        self._facts: DashboardFacts | None = None
+        self._next_computation = 0.0
+        self._computation = 0
+        self._states: OrderedDict[VisibleState, _Shown] = OrderedDict()
 
-    def newest(self, rights: VisibleState) -> _Shown:
+    def newest_state(self, rights: VisibleState) -> _Shown:
         """Return the state for these rights. Compute it again if it is too old."""
         began = self._clock()
-        if self._facts is None or began >= self._due:
-            self._facts = self._make()
-            self._made += 1
-            self._due = began + max(self._beat, COST * (self._clock() - began))
-        shown = self._shown.pop(rights, None)
-        if shown is None or shown.made != self._made:
+        if self._facts is None or began >= self._next_computation:
+            self._facts = self._collect()
+            self._computation += 1
+            self._next_computation = began + max(self._interval, COST * (self._clock() - began))
+        shown = self._states.pop(rights, None)
+        if shown is None or shown.computation != self._computation:
             cutting = self._clock()
-            fresh = self._cut(self._facts, rights)
-            self._due += (COST - 1) * (self._clock() - cutting)  # each set of rights adds work
+            fresh = self._restrict(self._facts, rights)
+            self._next_computation += (COST - 1) * (
+                self._clock() - cutting
+            )  # each set of rights adds work
             same = shown is not None and shown.state == fresh.model_copy(
                 update={"at": shown.state.at}
             )
             if shown is None or not same:
-                shown = _Shown(self._made, self._made, fresh, event("state", fresh))
+                shown = _Shown(
+                    self._computation, self._computation, fresh, encode_event("state", fresh)
+                )
             else:
-                shown = _Shown(shown.number, self._made, shown.state, shown.text)
-        self._shown[rights] = shown
-        if len(self._shown) > MOST:
-            self._shown.popitem(last=False)
+                shown = _Shown(shown.version, self._computation, shown.state, shown.text)
+        self._states[rights] = shown
+        if len(self._states) > MOST_STREAMS:
+            self._states.popitem(last=False)
         return shown
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A cached state. `number`: its version. `made`: the last computation with an equal result."""
+    """A cached state. `version`: its version. `computation`: the last computation with an equal
+    result.
+    """
 
-    number: int
-    made: int
+    version: int
+    computation: int
     state: DashboardState
     text: bytes
 
@@ -119,26 +126,26 @@ class _Shown:
 class ConnectionLimit:
     """Limits the number of open streams, in total and per caller."""
 
-    def __init__(self, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
-        self._most = most
-        self._most_of_one = most_of_one
-        self._of: Counter[str] = Counter()
+    def __init__(self, most: int = MOST_STREAMS, most_of_one: int = MOST_PER_CALLER) -> None:
+        self._max_streams = most
+        self._max_per_caller = most_of_one
+        self._streams_by_caller: Counter[str] = Counter()
 
-    def enter(self, name: str) -> None:
+    def add_stream(self, name: str) -> None:
         """Count a stream of a caller. Raises Refused (429, 503) at the limit."""
-        if self._of[name] >= self._most_of_one:
+        if self._streams_by_caller[name] >= self._max_per_caller:
             raise Refused(
-                429, f"{name} has {self._most_of_one} open streams already; close some pages."
+                429, f"{name} has {self._max_per_caller} open streams already; close some pages."
             )
-        if self._of.total() >= self._most:
+        if self._streams_by_caller.total() >= self._max_streams:
             raise Refused(503, "Too many streams are open; try again in a moment.")
-        self._of[name] += 1
+        self._streams_by_caller[name] += 1
 
-    def leave(self, name: str) -> None:
+    def remove_stream(self, name: str) -> None:
         """Stop counting a stream of a caller."""
-        self._of[name] -= 1
-        if not self._of[name]:
-            del self._of[name]
+        self._streams_by_caller[name] -= 1
+        if not self._streams_by_caller[name]:
+            del self._streams_by_caller[name]
 
 
 class EventStreamResponse(StreamingResponse):
@@ -151,20 +158,20 @@ class EventStreamResponse(StreamingResponse):
     ) -> None:
         # The headers ask proxies not to cache or buffer.
         super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._room = room
-        self._name = name
+        self._connection_limit = room
+        self._caller = name
         self._write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._room.enter(self._name)
+            self._connection_limit.add_stream(self._caller)
         except Refused as error:
-            await problems.answer(error.status, error.detail)(scope, receive, send)
+            await problems.problem_response(error.status, error.detail)(scope, receive, send)
             return
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._room.leave(self._name)
+            self._connection_limit.remove_stream(self._caller)
 
     async def stream_response(self, send: Send) -> None:
         slow = False
@@ -185,7 +192,7 @@ class EventStreamResponse(StreamingResponse):
                 raise
 
 
-def event(name: str, data: BaseModel) -> bytes:
+def encode_event(name: str, data: BaseModel) -> bytes:
     """Return a server-sent event."""
     return f"event: {name}\ndata: {data.model_dump_json(by_alias=True)}\n\n".encode()
 
@@ -202,13 +209,13 @@ def add_stream_routes(
     """Add the route /stream. `clock` returns monotonic seconds; `stays`: False ends streams."""
     times, listeners = rhythm or StreamTiming(), room or ConnectionLimit()
     access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(access.authenticate_request)
     rules = WaitReasonCache(clock)
     board = StateCache(
-        lambda: facts(context, rules),
-        lambda known, rights: state(known, context, rights),
+        lambda: collect_facts(context, rules),
+        lambda known, rights: state_for_rights(known, context, rights),
         clock,
-        times.beat,
+        times.state_interval,
     )
 
     @routes.get(
@@ -224,20 +231,20 @@ def add_stream_routes(
     )
     async def stream(request: Request, identity: Identity = caller) -> StreamingResponse:
         async def read_state() -> tuple[Identity, VisibleState]:
-            known = await access.caller(request)
-            await access.need(known, "get", "stream")
-            return known, await visible.renewed(known)
+            known = await access.authenticate_request(request)
+            await access.require(known, "get", "stream")
+            return known, await visible.renew_rights(known)
 
-        context.need_synced_state()
-        await access.need(identity, "get", "stream")
-        first = (identity, await visible.of(identity))
-        content = _listen(board, first, read_state, clock, stays, times)
+        context.require_synced_state()
+        await access.require(identity, "get", "stream")
+        first = (identity, await visible.rights_of(identity))
+        content = _stream_events(board, first, read_state, clock, stays, times)
         return EventStreamResponse(
             content, listeners, limit_name(identity.name), times.write_timeout
         )
 
 
-async def _listen(
+async def _stream_events(
     cache: StateCache,
     first: tuple[Identity, VisibleState],
     read_state: Callable[[], Awaitable[tuple[Identity, VisibleState]]],
@@ -251,24 +258,24 @@ async def _listen(
     greeted: VisibleState | None = None
     sent = 0
     while stays():
-        if clock() >= trusted + rhythm.trust:
+        if clock() >= trusted + rhythm.rights_interval:
             try:
                 identity, rights = await read_state()
             except (Refused, ClusterError) as error:
-                yield event("end", _problem(error))
+                yield encode_event("end", _problem(error))
                 return
             trusted = clock()
         if rights != greeted:
-            yield event("hello", rights.hello(identity))
+            yield encode_event("hello", rights.hello_event(identity))
             greeted, sent = rights, 0
-        shown = cache.newest(rights)
-        if shown.number != sent:
+        shown = cache.newest_state(rights)
+        if shown.version != sent:
             yield shown.text
-            sent, told = shown.number, clock()
-        elif clock() >= told + rhythm.quiet:
+            sent, told = shown.version, clock()
+        elif clock() >= told + rhythm.keep_alive_interval:
             yield b": nothing changed\n\n"
             told = clock()
-        await asyncio.sleep(rhythm.beat)
+        await asyncio.sleep(rhythm.state_interval)
 
 
 def _problem(error: Refused | ClusterError) -> problems.Problem:

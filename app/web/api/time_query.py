@@ -8,11 +8,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.core.durations import duration
+from app.core.durations import parse_duration
 from app.core.errors import InvalidInput
 from app.core.model import Millis
-from app.web.api.formatting import millis
-from app.web.api.pagination import key_of
+from app.web.api.formatting import to_millis
+from app.web.api.pagination import read_page_token
 from app.web.api.refused import Refused
 
 HOUR = Millis(3_600_000)
@@ -31,7 +31,7 @@ def read_span(
     since: str | None, until: str | None, more: str | None, now: Millis
 ) -> tuple[Millis, Millis, int]:
     """Return begin, end and the first row. Later pages have the times of the first page."""
-    key = key_of(more, (int, int, int))
+    key = read_page_token(more, (int, int, int))
     if key is not None:
         begin, end, first = key
         if not (0 <= begin < end <= now and first >= 0):
@@ -53,7 +53,7 @@ def read_step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
         return None
     try:
         plain = written.isascii() and written.isdigit() and len(written) < 10
-        step = Millis(int(written) * 1000) if plain else duration(written)
+        step = Millis(int(written) * 1000) if plain else parse_duration(written)
     except InvalidInput as error:
         raise Refused(400, f"step: {error}") from error
     if step <= 0 or (end - begin) / step > MOST_STEPS:
@@ -64,6 +64,6 @@ def read_step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
 def read_moment(name: str, written: str) -> Millis:
     """Return a time of a query. Raises Refused (400)."""
     with contextlib.suppress(ValueError, OverflowError):
-        return Millis(max(0, millis(datetime.fromisoformat(written))))
+        return Millis(max(0, to_millis(datetime.fromisoformat(written))))
     # The message uses Z, because an unencoded plus in a query is a space.
     raise Refused(400, f"{name}: {written[:40]!r} is no time; write 2026-01-31T08:00:00Z.")

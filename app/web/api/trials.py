@@ -16,11 +16,11 @@ from app.ports.auth import Identity
 from app.ports.forecasts import Proposal, Trial
 from app.web.api import examples
 from app.web.api.formatting import quantities
-from app.web.api.queues import estimate_shown
+from app.web.api.queues import estimate_fields
 from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import AheadModel, EstimateShown, TrialModel, TrialRequest
-from app.web.api.simulations import UNAVAILABLE, UNPROCESSABLE, refusing
+from app.web.api.simulations import UNAVAILABLE, UNPROCESSABLE, simulation_errors
 
 MOST_PODS = 1000
 """Most pods in one trial."""
@@ -35,7 +35,7 @@ NO_START = "In the simulation they do not all start within four days."
 def add_trial_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the route under /trials."""
     access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(access.authenticate_request)
 
     @routes.post(
         "/trials",
@@ -43,16 +43,16 @@ def add_trial_routes(routes: APIRouter, context: RouteContext) -> None:
         responses=examples.TRIAL,
     )
     async def attempt(asked: TrialRequest, identity: Identity = caller) -> TrialModel:
-        await access.need_create(identity, asked.kind, asked.namespace)
-        context.need_synced_state()
+        await access.require_create(identity, asked.kind, asked.namespace)
+        context.require_synced_state()
         user = UserName(identity.name)
-        with refusing():
+        with simulation_errors():
             pods = _read(asked, user, context)
             if not pods or context.queries.mode() is Mode.OBSERVE:
-                return _free(asked, user, pods, context)
+                return _unheld_answer(asked, user, pods, context)
             if context.trials is None:
                 raise Refused(UNAVAILABLE, "This replica runs no simulations.")
-            return _tried(pods, await context.trials.attempt(user, pods), context)
+            return _trial_answer(pods, await context.trials.simulate_pods(user, pods), context)
 
 
 def _read(asked: TrialRequest, user: UserName, context: RouteContext) -> tuple[Pod, ...]:
@@ -70,13 +70,13 @@ def _read(asked: TrialRequest, user: UserName, context: RouteContext) -> tuple[P
     return context.proposals.read(proposal, user, context.now())
 
 
-def _free(
+def _unheld_answer(
     asked: TrialRequest, user: UserName, pods: Sequence[Pod], context: RouteContext
 ) -> TrialModel:
     """Return the answer for pods that do not wait."""
     count = sum(each.count for each in asked.pods)
     return TrialModel(
-        **_about(asked.namespace, user, pods, context),
+        **_common_fields(asked.namespace, user, pods, context),
         state="unmanaged",
         pods=count,
         starts_now=count,
@@ -85,9 +85,9 @@ def _free(
     )
 
 
-def _tried(pods: Sequence[Pod], trial: Trial, context: RouteContext) -> TrialModel:
+def _trial_answer(pods: Sequence[Pod], trial: Trial, context: RouteContext) -> TrialModel:
     """Return the answer for simulated pods."""
-    about = _about(pods[0].namespace, pods[0].user, pods, context)
+    about = _common_fields(pods[0].namespace, pods[0].user, pods, context)
     now = len(trial.released)
     pools = sorted(set(trial.released.values()))
     held, why = trial.held, trial.why
@@ -118,11 +118,11 @@ def _tried(pods: Sequence[Pod], trial: Trial, context: RouteContext) -> TrialMod
         simulated_seconds=trial.wait,
         assumed=trial.assumed,
         estimate=estimate,
-        estimate_withheld=_withheld(trial) if estimate is None else None,
+        estimate_withheld=_withheld_reason(trial) if estimate is None else None,
     )
 
 
-def _about(
+def _common_fields(
     namespace: str, user: UserName, pods: Sequence[Pod], context: RouteContext
 ) -> dict[str, Any]:
     """Return the fields that do not depend on the simulation."""
@@ -159,11 +159,11 @@ def _no_wait() -> dict[str, Any]:
 def _estimate(trial: Trial, context: RouteContext) -> EstimateShown | None:
     if trial.wait is None:
         return None
-    found = estimate_shown(context.forecasts.estimate_of(trial.wait, trial.at))
+    found = estimate_fields(context.forecasts.estimate_from_wait(trial.wait, trial.at))
     return None if found is None else EstimateShown(**found)
 
 
-def _withheld(trial: Trial) -> str:
+def _withheld_reason(trial: Trial) -> str:
     if trial.failure is not None:
         return trial.failure
     return NO_START if trial.wait is None else GUESS

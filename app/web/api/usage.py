@@ -20,11 +20,11 @@ from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, Resource
 from app.core.quantities import ManagedResources
 from app.core.safe_text import csv_cell
-from app.core.usage.usage_sums import GroupBy, UsageAggregator, UsageSum, seconds
+from app.core.usage.usage_sums import GroupBy, UsageAggregator, UsageSum, format_resource_seconds
 from app.ports.auth import Identity
 from app.ports.store import UsageRecordReader
-from app.web.api.formatting import moment, stamp
-from app.web.api.pagination import Limit, More, key_of, token
+from app.web.api.formatting import format_time, to_datetime
+from app.web.api.pagination import Limit, More, page_token, read_page_token
 from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import UsageModel, UsageRow
@@ -33,7 +33,7 @@ from app.web.api.time_query import Since, TenantNames, Until, read_span, read_st
 AT_ONCE = 2
 """Most answers that are computed at the same time."""
 
-BREATH = 5_000
+STEPS_PER_SLICE = 5_000
 """Steps to count before other tasks may run; some milliseconds."""
 
 CSV = "text/csv"
@@ -51,7 +51,7 @@ Form = Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")]
 
 def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the route /usage."""
-    access, caller = context.access, Depends(context.access.caller)
+    access, caller = context.access, Depends(context.access.authenticate_request)
     busy = asyncio.Semaphore(AT_ONCE)
 
     @routes.get(
@@ -79,8 +79,8 @@ def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
         The node of an unbound pod is "". JSON is paginated, CSV is complete.
         """
         for name in tenant or [""]:
-            await access.need(identity, "get", "tenants", "usage", name)
-        names, tenants = _names(by), frozenset(tenant or ())
+            await access.require(identity, "get", "tenants", "usage", name)
+        names, tenants = _read_groups(by), frozenset(tenant or ())
         as_csv = form == "csv" or (form is None and CSV in accept)
         if total:
             if since or until or step:
@@ -90,12 +90,12 @@ def add_usage_routes(routes: APIRouter, context: RouteContext) -> None:
         begin, end, first = read_span(since, until, more, context.now())
         aggregator = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
-            await _add_up(context.runs, aggregator, begin, end, tenants)
-        complete = await context.runs.complete_since()
+            await _aggregate_records(context.usage_records, aggregator, begin, end, tenants)
+        complete = await context.usage_records.complete_since()
         rows, stepped = aggregator.rows(), step is not None
         if as_csv:
             return _as_csv(names, rows, begin, end, context.managed, stepped=stepped)
-        rest = token(begin, end, first + limit) if first + limit < len(rows) else None
+        rest = page_token(begin, end, first + limit) if first + limit < len(rows) else None
         return _page(names, rows[first:][:limit], begin, end, complete, rest, stepped=stepped)
 
 
@@ -114,8 +114,8 @@ def _total_answer(
 def _total_page(
     by: Sequence[GroupBy], rows: Sequence[UsageSum], now: Millis, more: str | None, limit: int
 ) -> UsageModel:
-    [first] = key_of(more, (int,)) or [0]
-    rest = token(first + limit) if first + limit < len(rows) else None
+    [first] = read_page_token(more, (int,)) or [0]
+    rest = page_token(first + limit) if first + limit < len(rows) else None
     return _page(by, rows[first:][:limit], None, now, None, rest, stepped=False)
 
 
@@ -129,24 +129,24 @@ def _page(
     *,
     stepped: bool,
 ) -> UsageModel:
-    period: dict[str, Any] = {"from": _moment(begin), "to": moment(end)}
-    items = [_shown(by, row, stepped=stepped) for row in rows]
+    period: dict[str, Any] = {"from": _moment(begin), "to": to_datetime(end)}
+    items = [_usage_row(by, row, stepped=stepped) for row in rows]
     return UsageModel(items=items, more=more, complete_since=_moment(complete), **period)
 
 
 def _moment(at: Millis | None) -> datetime | None:
-    return None if at is None else moment(at)
+    return None if at is None else to_datetime(at)
 
 
 def _totals(
     context: RouteContext, by: Sequence[GroupBy], tenants: frozenset[str]
 ) -> list[UsageSum]:
     """Return the totals since the installation. Raises Refused (400, 503)."""
-    context.need_synced_state()
+    context.require_synced_state()
     if not {*by} <= {GroupBy.TENANT, GroupBy.USER, GroupBy.POOL}:
         raise Refused(400, "by: totals exist by tenant, user and pool only.")
     sums: dict[tuple[str, ...], dict[Resource, int]] = {}
-    for (tenant, user, pool), spent in context.queries.spent(context.now()).items():
+    for (tenant, user, pool), spent in context.queries.usage_totals(context.now()).items():
         if tenants and tenant not in tenants:
             continue
         named = {GroupBy.TENANT: tenant, GroupBy.USER: user, GroupBy.POOL: pool}
@@ -157,7 +157,7 @@ def _totals(
     return [UsageSum(names, Millis(0), amounts) for names, amounts in sorted(sums.items())]
 
 
-async def _add_up(
+async def _aggregate_records(
     runs: UsageRecordReader,
     aggregator: UsageAggregator,
     begin: Millis,
@@ -165,7 +165,7 @@ async def _add_up(
     tenants: frozenset[str],
 ) -> None:
     """Add every usage record once. A record that ends during the read counts as ended."""
-    going = {run.id: run for run in await runs.running()}
+    going = {run.id: run for run in await runs.read_open_usage()}
     steps = 0
 
     async def add(run: UsageRecord) -> None:
@@ -173,12 +173,12 @@ async def _add_up(
         if tenants and run.tenant not in tenants:
             return
         steps += aggregator.add(run)
-        if steps >= BREATH:  # let the event loop answer other requests
+        if steps >= STEPS_PER_SLICE:  # let the event loop answer other requests
             steps = 0
             await asyncio.sleep(0)
 
     try:
-        async for run in runs.ran(begin):
+        async for run in runs.read_ended_usage(begin):
             going.pop(run.id, None)
             if run.begin < end:
                 await add(run)
@@ -188,7 +188,7 @@ async def _add_up(
         raise Refused(422, str(error)) from error
 
 
-def _names(by: str) -> tuple[GroupBy, ...]:
+def _read_groups(by: str) -> tuple[GroupBy, ...]:
     try:
         return tuple(dict.fromkeys(GroupBy(name.strip()) for name in by.split(",")))
     except ValueError as error:
@@ -196,14 +196,14 @@ def _names(by: str) -> tuple[GroupBy, ...]:
         raise Refused(400, f"by: {by[:60]!r} names something else than {known}.") from error
 
 
-def _shown(by: Sequence[GroupBy], row: UsageSum, *, stepped: bool) -> UsageRow:
+def _usage_row(by: Sequence[GroupBy], row: UsageSum, *, stepped: bool) -> UsageRow:
     names = {each.value: name for each, name in zip(by, row.names, strict=True)}
-    at = {"at": moment(row.at)} if stepped else {}
+    at = {"at": to_datetime(row.at)} if stepped else {}
     return UsageRow(**names, **at, resource_seconds=_texts(row))  # type: ignore[arg-type]
 
 
 def _texts(row: UsageSum) -> dict[str, str]:
-    return {str(r): seconds(r, spent) for r, spent in sorted(row.spent.items())}
+    return {str(r): format_resource_seconds(r, spent) for r, spent in sorted(row.spent.items())}
 
 
 def _as_csv(
@@ -222,12 +222,12 @@ def _as_csv(
     def lines() -> Iterator[str]:
         yield _line(heading)
         for row in rows:
-            at = [stamp(row.at)] if stepped else []
-            spent = [seconds(each, row.spent.get(each, 0)) for each in resources]
+            at = [format_time(row.at)] if stepped else []
+            spent = [format_resource_seconds(each, row.spent.get(each, 0)) for each in resources]
             yield _line([*map(csv_cell, row.names), *at, *spent])
 
-    first = "total" if begin is None else stamp(begin)
-    name = f"usage-{first}-{stamp(end)}.csv".replace(":", "")
+    first = "total" if begin is None else format_time(begin)
+    name = f"usage-{first}-{format_time(end)}.csv".replace(":", "")
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
     return StreamingResponse(lines(), media_type=f"{CSV}; charset=utf-8", headers=headers)
 

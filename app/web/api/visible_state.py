@@ -37,15 +37,15 @@ class VisibleState:
     pools: bool
     audit: bool
 
-    def tenant(self, name: TenantName) -> bool:
+    def may_see_tenant(self, name: TenantName) -> bool:
         """Return whether the caller may see the shares of a tenant."""
-        return self.every_tenant or self.queue(name)
+        return self.every_tenant or self.may_see_queue(name)
 
-    def queue(self, name: TenantName) -> bool:
+    def may_see_queue(self, name: TenantName) -> bool:
         """Return whether the caller may see a tenant's users and queue."""
         return self.every_queue or name in self.queues
 
-    def hello(self, identity: Identity) -> Hello:
+    def hello_event(self, identity: Identity) -> Hello:
         """Return the event that reports these rights to the caller."""
         return Hello(
             caller=identity.name,
@@ -68,45 +68,45 @@ class VisibleStates:
     def __init__(self, context: RouteContext, clock: Callable[[], float]) -> None:
         self._context = context
         self._clock = clock
-        self._known: OrderedDict[Identity, tuple[float, VisibleState]] = OrderedDict()
+        self._cached_rights: OrderedDict[Identity, tuple[float, VisibleState]] = OrderedDict()
 
-    async def of(self, identity: Identity) -> VisibleState:
+    async def rights_of(self, identity: Identity) -> VisibleState:
         """Return the rights of a caller, at most `KNOWN_SECONDS` old. Raises Refused (429)."""
-        until, known = self._known.get(identity, (0.0, None))
+        until, known = self._cached_rights.get(identity, (0.0, None))
         if known is not None and self._clock() < until:
             return known
-        return await self._read(identity, counts=True)
+        return await self._read_rights(identity, counts=True)
 
-    async def renewed(self, identity: Identity) -> VisibleState:
+    async def renew_rights(self, identity: Identity) -> VisibleState:
         """Return the present rights of the caller of an open stream. They do not count."""
-        return await self._read(identity, counts=False)
+        return await self._read_rights(identity, counts=False)
 
-    async def _read(self, identity: Identity, *, counts: bool) -> VisibleState:
+    async def _read_rights(self, identity: Identity, *, counts: bool) -> VisibleState:
         access = self._context.access
         every_queue, every_tenant, pools, audit = await asyncio.gather(
-            access.may(identity, "get", "tenants", "queue"),
-            access.may(identity, "list", "tenants"),
-            access.may(identity, "list", "pools"),
-            access.may(identity, "get", "audit"),
+            access.is_allowed(identity, "get", "tenants", "queue"),
+            access.is_allowed(identity, "list", "tenants"),
+            access.is_allowed(identity, "list", "pools"),
+            access.is_allowed(identity, "get", "audit"),
         )
-        asked = [] if every_queue else self._by_existence()[:MOST_ASKED]
+        asked = [] if every_queue else self._tenants_to_check()[:MOST_ASKED]
         if counts:
             access.count_reviews(identity, len(asked))
         mine: set[TenantName] = set()
         for first in range(0, len(asked), AT_ONCE):
             some = asked[first : first + AT_ONCE]
             answers = await asyncio.gather(
-                *(access.may(identity, "get", "tenants", "queue", name) for name in some)
+                *(access.is_allowed(identity, "get", "tenants", "queue", name) for name in some)
             )
             mine |= {name for name, yes in zip(some, answers, strict=True) if yes}
         found = VisibleState(every_tenant, every_queue, frozenset(mine), pools, audit)
-        self._known.pop(identity, None)
-        self._known[identity] = (self._clock() + KNOWN_SECONDS, found)
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._cached_rights.pop(identity, None)
+        self._cached_rights[identity] = (self._clock() + KNOWN_SECONDS, found)
+        if len(self._cached_rights) > MOST_KNOWN:
+            self._cached_rights.popitem(last=False)
         return found
 
-    def _by_existence(self) -> list[TenantName]:
+    def _tenants_to_check(self) -> list[TenantName]:
         """Return all tenants, those with a Tenant object first.
 
         Their admins have rights by name, and the number of checks is limited.

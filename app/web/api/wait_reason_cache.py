@@ -17,7 +17,7 @@ from app.core.placement.pools import add_to
 QUEUED = "queued"
 """Placeholder for a wait reason that is not evaluated yet."""
 
-THINKING = 0.03
+TIME_LIMIT_SECONDS = 0.03
 """Seconds for one call, which blocks other requests. At least one entry is refreshed."""
 
 
@@ -41,26 +41,26 @@ Backlogs = Mapping[QueueName, QueueBacklog]
 class WaitReasonCache:
     """The cache. `clock` returns monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float], thinking: float = THINKING) -> None:
+    def __init__(self, clock: Callable[[], float], thinking: float = TIME_LIMIT_SECONDS) -> None:
         self._clock = clock
-        self._thinking = thinking
-        self._known: dict[Uid, str] = {}
+        self._time_limit = thinking
+        self._reasons: dict[Uid, str] = {}
         """Wait reasons by the first pod of each group, the most recently evaluated last."""
 
     def backlogs(self, queries: EngineQueries) -> Backlogs:
         """Return the pending pods of each queue."""
-        groups = queries.groups()
+        groups = queries.wait_groups()
         # A dictionary preserves the order, unlike a set.
         open_ones = dict.fromkeys(group.first for group in groups if group.rule is None)
-        known = {uid: rule for uid, rule in self._known.items() if uid in open_ones}
-        until = self._clock() + self._thinking
+        known = {uid: rule for uid, rule in self._reasons.items() if uid in open_ones}
+        until = self._clock() + self._time_limit
         for uid in [*(each for each in open_ones if each not in known), *known]:
-            answer = queries.why(uid)
+            answer = queries.explain_wait(uid)
             known.pop(uid, None)
             known[uid] = answer.rule.value if answer is not None else QUEUED
             if self._clock() >= until:
                 break
-        self._known = known
+        self._reasons = known
         found: dict[QueueName, QueueBacklog] = {}
         for group in groups:
             queue = found.setdefault(group.queue, QueueBacklog({}, {}, group.since))

@@ -13,19 +13,19 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from app.core.admission.submitters import limit_name
 from app.core.errors import ClusterError
-from app.core.explain.messages import AWAITS, LACKS
+from app.core.explain.messages import AWAITS_NODES, LACKS_CLAIM
 from app.core.explain.views import ReleasedView
 from app.core.model import Uid
 from app.ports.api import PodEvent
 from app.ports.auth import Identity
 from app.web.api import examples
-from app.web.api.formatting import as_json, moment, quantities
-from app.web.api.queues import waiting
+from app.web.api.formatting import as_json, quantities, to_datetime
+from app.web.api.queues import held_workload
 from app.web.api.refused import Refused
 from app.web.api.route_context import NamespacePath, PodPath, RouteContext
 from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
 
-AGAIN = {"Retry-After": "2"}
+RETRY_HEADERS = {"Retry-After": "2"}
 
 READ_SECONDS = 10.0
 """Longest wait for a turn and the events together."""
@@ -36,7 +36,7 @@ log = logging.getLogger("fairgate.api")
 def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /workloads."""
     access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(access.authenticate_request)
     turns = _Turns()
 
     @routes.get(
@@ -48,10 +48,10 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller
     ) -> Response:
-        uid = context.queries.find_pod(namespace, pod) if context.seen_whole() else None
-        if not await _sees(identity, uid, context):
-            await access.need_pod(identity, namespace, pod)
-        context.need_synced_state()
+        uid = context.queries.find_pod(namespace, pod) if context.is_synced() else None
+        if not await _may_see(identity, uid, context):
+            await access.require_pod(identity, namespace, pod)
+        context.require_synced_state()
         found = _workload(uid, context) if uid is not None else None
         if found is None:
             raise Refused(
@@ -76,13 +76,15 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
 
         The API server keeps events for an hour, unless it is configured otherwise.
         """
-        await access.need_events(identity, namespace)
+        await access.require_events(identity, namespace)
         try:
             async with asyncio.timeout(READ_SECONDS), turns.take(limit_name(identity.name)):
-                found = await context.events.of_pod(namespace, pod, limit)
+                found = await context.events.read_pod_events(namespace, pod, limit)
         except (ClusterError, TimeoutError) as error:
             log.info("events not read", extra={"namespace": namespace, "why": str(error)})
-            raise Refused(503, "The events cannot be read now; try again.", AGAIN) from error
+            raise Refused(
+                503, "The events cannot be read now; try again.", RETRY_HEADERS
+            ) from error
         return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
 
 
@@ -111,7 +113,7 @@ class _Turns:
         """
         caller = self._callers.setdefault(who, _Caller())
         if caller.reads == 2:
-            raise Refused(429, "Your last reads of events go on; wait for them.", AGAIN)
+            raise Refused(429, "Your last reads of events go on; wait for them.", RETRY_HEADERS)
         caller.reads += 1
         try:
             async with caller.lock, self._all:
@@ -124,7 +126,7 @@ class _Turns:
 
 def _shown(event: PodEvent) -> EventShown:
     return EventShown(
-        at=moment(event.at),
+        at=to_datetime(event.at),
         reason=event.reason,
         message=event.message,
         source=event.source,
@@ -133,7 +135,7 @@ def _shown(event: PodEvent) -> EventShown:
     )
 
 
-async def _sees(identity: Identity, uid: Uid | None, context: RouteContext) -> bool:
+async def _may_see(identity: Identity, uid: Uid | None, context: RouteContext) -> bool:
     """Return whether a caller submitted a pod, or may read the queue of its tenant."""
     view = context.queries.account_of(uid) if uid is not None else None
     if view is None:
@@ -141,17 +143,17 @@ async def _sees(identity: Identity, uid: Uid | None, context: RouteContext) -> b
     tenant, user = view
     if user == identity.name:
         return True
-    return await context.access.may(identity, "get", "tenants", "queue", tenant)
+    return await context.access.is_allowed(identity, "get", "tenants", "queue", tenant)
 
 
 def _workload(uid: Uid, context: RouteContext) -> dict[str, Any] | None:
     """Return a pod in the form of `WorkloadModel`; None if it is neither held nor released."""
-    held, why = context.queries.held(uid), context.queries.why(uid)
+    held, why = context.queries.held_view(uid), context.queries.explain_wait(uid)
     if held is None or why is None:
-        released = context.queries.released(uid)
+        released = context.queries.released_view(uid)
         return released_workload(released) if released is not None else None
     return {
-        **waiting(held, context),
+        **held_workload(held, context),
         "tenant": held.tenant,
         "state": "held",
         "numbers": why.numbers,
@@ -173,12 +175,12 @@ def released_workload(view: ReleasedView) -> dict[str, Any]:
     """Return a released pod in the form of `WorkloadModel`."""
     where = f" to pool {view.pool}" if view.pool else ""
     where += f", on node {view.node}" if view.node else ""
-    when = f" since {moment(view.released):%Y-%m-%dT%H:%M:%SZ}" if view.released else ""
-    reason = f"released{where}{when}" + (f"; it {AWAITS}" if view.awaits else "")
-    if view.lacks:
-        reason += f"; {LACKS.format(', '.join(view.lacks))}"
-    reason += view.said + view.elastic
-    if view.adopted:
+    when = f" since {to_datetime(view.released_at):%Y-%m-%dT%H:%M:%SZ}" if view.released_at else ""
+    reason = f"released{where}{when}" + (f"; it {AWAITS_NODES}" if view.awaits_node else "")
+    if view.missing_claims:
+        reason += f"; {LACKS_CLAIM.format(', '.join(view.missing_claims))}"
+    reason += view.scheduler_message + view.elastic_gang_clause
+    if view.is_adopted:
         reason = f"not by its turn: it was there before Fairgate, or was released by hand{when}"
     return {
         "namespace": view.ref.namespace,
@@ -188,7 +190,7 @@ def released_workload(view: ReleasedView) -> dict[str, Any]:
         "pods": 1,
         "user": view.user,
         "priority": view.priority,
-        "since": moment(view.since),
+        "since": to_datetime(view.since),
         "request": quantities(view.request),
         "pools": [view.pool] if view.pool else [],
         "position": 0,

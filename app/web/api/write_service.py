@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from app.core.admission.tenant_permissions import (
     TenantPermission,
     TenantSpecMap,
-    above,
-    grants,
-    meaning,
+    normalized_spec,
+    parent_permission,
+    required_permissions,
 )
 from app.core.audit_entry import EntryType
 from app.core.errors import ClusterUnavailable
@@ -44,7 +44,7 @@ class WriteRequest:
     dry_run: bool = False
 
     @property
-    def what(self) -> str:
+    def object_name(self) -> str:
         """Return the name of the object for messages."""
         return f"{self.kind.removesuffix('s')} {self.name}"
 
@@ -69,43 +69,45 @@ class WriteService:
         self._resources = resources
         self._reporter = reporter
 
-    async def replace(self, request: WriteRequest, spec: TenantSpecMap) -> WriteOutcome:
+    async def replace_spec(self, request: WriteRequest, spec: TenantSpecMap) -> WriteOutcome:
         """Create an object, or replace its spec."""
-        return await self._write(request, lambda _: spec, self._permit)
+        return await self._write(request, lambda _: spec, self._require_rights)
 
-    async def reweigh(self, request: WriteRequest, weight: str) -> WriteOutcome:
+    async def set_tenant_weight(self, request: WriteRequest, weight: str) -> WriteOutcome:
         """Set the weight of an existing tenant."""
 
         async def permit(
             request: WriteRequest, before: TenantSpecMap | None, _: TenantSpecMap | None
         ) -> None:
-            await self._need(request, above(before))
+            await self._require_right(request, parent_permission(before))
 
-        return await self._write(request, _if_any(lambda old: {**old, "weight": weight}), permit)
+        return await self._write(
+            request, _edit_existing(lambda old: {**old, "weight": weight}), permit
+        )
 
-    async def weigh_user(self, request: WriteRequest, user: str, weight: str) -> WriteOutcome:
+    async def set_user_weight(self, request: WriteRequest, user: str, weight: str) -> WriteOutcome:
         """Set the weight of a user of an existing tenant."""
 
         async def permit(request: WriteRequest, *_: TenantSpecMap | None) -> None:
-            await self._need(request, TenantPermission(request.name, "users"))
+            await self._require_right(request, TenantPermission(request.name, "users"))
 
         return await self._write(
-            request, _if_any(lambda old: _with_user(old, user, weight)), permit
+            request, _edit_existing(lambda old: _with_user(old, user, weight)), permit
         )
 
     async def delete(self, request: WriteRequest) -> WriteOutcome:
         """Delete an existing object."""
         for _ in range(TRIES):
-            before = await self._find(request)
-            await self._permit(request, before.spec if before else None, None)
-            request.conditions.check(request.what, before)
+            before = await self._read_stored(request)
+            await self._require_rights(request, before.spec if before else None, None)
+            request.conditions.check(request.object_name, before)
             if before is None:
-                raise _absent(request)
+                raise _not_found(request)
             if await self._delete(request, before):
                 if not request.dry_run:
                     self._report_deletion(request, before)
                 return WriteOutcome(before, None)
-        raise _contended(request)
+        raise _conflict(request)
 
     def _report_deletion(self, request: WriteRequest, before: Stored) -> None:
         """Report the caller for the audit chain, because a deleted object cannot name it."""
@@ -118,51 +120,53 @@ class WriteService:
         Rights are checked first, so that an unauthorized caller gets no information.
         """
         for _ in range(TRIES):
-            before = await self._find(request)
+            before = await self._read_stored(request)
             was = before.spec if before else None
             after = edit(was)
             await permit(request, was, after)
-            request.conditions.check(request.what, before)
+            request.conditions.check(request.object_name, before)
             if after is None:
-                raise _absent(request)
-            if was is not None and meaning(was) == meaning(after):
+                raise _not_found(request)
+            if was is not None and normalized_spec(was) == normalized_spec(after):
                 return WriteOutcome(before, before)
             if stored := await self._store(request, after, before):
                 return WriteOutcome(before, stored)
-        raise _contended(request)
+        raise _conflict(request)
 
-    async def _permit(
+    async def _require_rights(
         self, request: WriteRequest, before: TenantSpecMap | None, after: TenantSpecMap | None
     ) -> None:
         """Raise Refused (403) unless the caller has every right for the change."""
         caller, access = request.caller, self._access
         if request.kind == "pools":
             verb = "delete" if after is None else "update" if before is not None else "create"
-            await access.need(caller, verb, "pools", name=request.name)
+            await access.require(caller, verb, "pools", name=request.name)
             return
-        needed = grants(request.name, before, after)
+        needed = required_permissions(request.name, before, after)
         for grant in needed:
-            await self._need(request, grant)
+            await self._require_right(request, grant)
         # As for kubectl, the right on the parent does not suffice to create or delete a tenant: a
         # new tenant may name any free namespace, and a deletion affects child tenants.
         if before is None:
-            await access.need(caller, "create", "tenants")
+            await access.require(caller, "create", "tenants")
         elif after is None:
-            await access.need(caller, "delete", "tenants", name=request.name)
-        if not needed and not await access.may(caller, "update", "tenants", "users", request.name):
-            await self._need(request, above(before))
+            await access.require(caller, "delete", "tenants", name=request.name)
+        if not needed and not await access.is_allowed(
+            caller, "update", "tenants", "users", request.name
+        ):
+            await self._require_right(request, parent_permission(before))
 
-    async def _need(self, request: WriteRequest, grant: TenantPermission) -> None:
+    async def _require_right(self, request: WriteRequest, grant: TenantPermission) -> None:
         caller, access = request.caller, self._access
         if grant.name not in ("", request.name):
             # Name the parent only to callers with the right to get this tenant.
-            if await access.may(caller, "update", "tenants", grant.subresource, grant.name):
+            if await access.is_allowed(caller, "update", "tenants", grant.subresource, grant.name):
                 return
-            if not await access.may(caller, "get", "tenants", name=request.name):
+            if not await access.is_allowed(caller, "get", "tenants", name=request.name):
                 raise Refused(403, f"{caller.name} may not update tenants.fairgate.io; {ASK}")
-        await access.need(caller, "update", "tenants", grant.subresource, grant.name)
+        await access.require(caller, "update", "tenants", grant.subresource, grant.name)
 
-    async def _find(self, request: WriteRequest) -> Stored | None:
+    async def _read_stored(self, request: WriteRequest) -> Stored | None:
         if not _NAME.fullmatch(request.name):
             return None
         return await self._resources.read(request.kind, request.name)
@@ -182,7 +186,7 @@ class WriteService:
                 request.kind, request.name, after, by, before, dry_run
             )
         except ClusterUnavailable as error:
-            raise _unknown(request) from error
+            raise _unknown_result(request) from error
 
     async def _delete(self, request: WriteRequest, before: Stored) -> bool:
         try:
@@ -190,10 +194,10 @@ class WriteService:
                 request.kind, before, request.caller.name, request.dry_run
             )
         except ClusterUnavailable as error:
-            raise _unknown(request) from error
+            raise _unknown_result(request) from error
 
 
-def _if_any(edit: Callable[[TenantSpecMap], TenantSpecMap]) -> Edit:
+def _edit_existing(edit: Callable[[TenantSpecMap], TenantSpecMap]) -> Edit:
     return lambda old: None if old is None else edit(old)
 
 
@@ -203,21 +207,24 @@ def _with_user(spec: TenantSpecMap, user: str, weight: str) -> TenantSpecMap:
     return {**spec, "users": list(weights.values())}
 
 
-def _absent(request: WriteRequest) -> Refused:
+def _not_found(request: WriteRequest) -> Refused:
     namespace = request.name.removeprefix(UNMAPPED_PREFIX)
     if request.kind == "tenants" and namespace != request.name:
         why = f"{request.name} is a namespace without a Tenant; a cluster admin can create one."
         return Refused(404, why)
-    return Refused(404, f"There is no {request.what}; kubectl fairgate {request.kind} lists them.")
+    return Refused(
+        404, f"There is no {request.object_name}; kubectl fairgate {request.kind} lists them."
+    )
 
 
-def _contended(request: WriteRequest) -> Refused:
-    return Refused(409, f"{request.what} is being changed by others as well; try again.")
+def _conflict(request: WriteRequest) -> Refused:
+    return Refused(409, f"{request.object_name} is being changed by others as well; try again.")
 
 
-def _unknown(request: WriteRequest) -> Refused:
+def _unknown_result(request: WriteRequest) -> Refused:
     return Refused(
         503,
-        f"The API server did not answer, so it is not known whether {request.what} was changed; "
+        f"The API server did not answer, so it is not known whether {request.object_name} was "
+        "changed; "
         "read it, and try again if need be.",
     )

@@ -22,7 +22,7 @@ from app.web.api.schemas import (
     TenantWritten,
     Weight,
 )
-from app.web.api.share_preview import shares
+from app.web.api.share_preview import share_changes
 from app.web.api.write_service import WriteOutcome, WriteRequest, WriteService
 
 DryRun = Annotated[
@@ -41,7 +41,7 @@ def add_write_routes(routes: APIRouter, context: RouteContext) -> None:
 
 
 def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
-    caller = Depends(context.access.caller)
+    caller = Depends(context.access.authenticate_request)
 
     @routes.put(
         "/tenants/{tenant}",
@@ -57,7 +57,7 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.replace(request, plain(spec))
+        outcome = await changes.replace_spec(request, as_spec(spec))
         return _tenant(context, outcome, dry_run, response)
 
     @routes.delete(
@@ -71,11 +71,11 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         tenant: TenantPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(WriteRequest(identity, "tenants", tenant, wanted, dry_run))
-        return _gone(dry_run, lambda: _tenant_change(context, outcome))
+        return _delete_answer(dry_run, lambda: _tenant_change(context, outcome))
 
 
 def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
-    caller = Depends(context.access.caller)
+    caller = Depends(context.access.authenticate_request)
 
     @routes.put("/tenants/{tenant}/weight", summary="Weigh a tenant against its siblings")
     async def put_weight(
@@ -87,7 +87,7 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.reweigh(request, weight.weight)
+        outcome = await changes.set_tenant_weight(request, weight.weight)
         return _tenant(context, outcome, dry_run, response)
 
     # User names may contain slashes, for example those of OIDC issuers.
@@ -105,12 +105,12 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.weigh_user(request, user, weight.weight)
+        outcome = await changes.set_user_weight(request, user, weight.weight)
         return _tenant(context, outcome, dry_run, response)
 
 
 def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
-    caller = Depends(context.access.caller)
+    caller = Depends(context.access.authenticate_request)
 
     @routes.put(
         "/pools/{pool}",
@@ -125,12 +125,12 @@ def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> N
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> PoolWritten | PoolChange:
-        outcome = await changes.replace(
-            WriteRequest(identity, "pools", pool, wanted, dry_run), plain(spec)
+        outcome = await changes.replace_spec(
+            WriteRequest(identity, "pools", pool, wanted, dry_run), as_spec(spec)
         )
         if dry_run:
             return _pool_change(outcome)
-        return PoolWritten(**_written(outcome, response))
+        return PoolWritten(**_stored_fields(outcome, response))
 
     @routes.delete(
         "/pools/{pool}",
@@ -143,24 +143,24 @@ def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> N
         pool: PoolPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(WriteRequest(identity, "pools", pool, wanted, dry_run))
-        return _gone(dry_run, lambda: _pool_change(outcome))
+        return _delete_answer(dry_run, lambda: _pool_change(outcome))
 
 
-def plain(model: BaseModel) -> TenantSpecMap:
+def as_spec(model: BaseModel) -> TenantSpecMap:
     """Return a request as the spec of a resource, without empty values."""
     written = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {key: _trimmed(value) for key, value in written.items() if value not in ([], {})}
+    return {key: _without_empty(value) for key, value in written.items() if value not in ([], {})}
 
 
-def _trimmed(value: Any) -> Any:
+def _without_empty(value: Any) -> Any:
     if isinstance(value, list):
-        return [_trimmed(each) for each in value]
+        return [_without_empty(each) for each in value]
     if isinstance(value, dict):
         return {key: each for key, each in value.items() if each not in ([], {})}
     return value
 
 
-def _written(outcome: WriteOutcome, response: Response) -> Mapping[str, Any]:
+def _stored_fields(outcome: WriteOutcome, response: Response) -> Mapping[str, Any]:
     """Return the fields of the stored object. Set the ETag, and status 201 if it is new."""
     stored = outcome.after
     assert stored is not None, "only a delete leaves nothing"
@@ -179,15 +179,17 @@ def _tenant(
 ) -> TenantWritten | TenantChange:
     if dry_run:
         return _tenant_change(context, outcome)
-    return TenantWritten(**_written(outcome, response))
+    return TenantWritten(**_stored_fields(outcome, response))
 
 
 def _tenant_change(context: RouteContext, outcome: WriteOutcome) -> TenantChange:
-    context.need_synced_state()
+    context.require_synced_state()
     before, after = (
         TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
     )
-    return TenantChange(before=before, after=after, shares=shares(context.queries, before, after))
+    return TenantChange(
+        before=before, after=after, shares=share_changes(context.queries, before, after)
+    )
 
 
 def _pool_change(outcome: WriteOutcome) -> PoolChange:
@@ -197,7 +199,7 @@ def _pool_change(outcome: WriteOutcome) -> PoolChange:
     return PoolChange(before=before, after=after)
 
 
-def _gone(dry_run: bool, change: Callable[[], BaseModel]) -> Response:
+def _delete_answer(dry_run: bool, change: Callable[[], BaseModel]) -> Response:
     if not dry_run:
         return Response(status_code=204)
     return Response(change().model_dump_json(by_alias=True), media_type="application/json")

@@ -13,13 +13,13 @@ import socket
 import ssl
 from collections.abc import Callable
 
-GOODBYE_SECONDS = 5.0
+TLS_CLOSE_SECONDS = 5.0
 """Time for the client to confirm the end of the TLS connection."""
 
-BREATH_SECONDS = 0.1
+ERROR_PAUSE_SECONDS = 0.1
 """Pause before the next accept after an error, such as no free file descriptor."""
 
-_HUNG_UP = (errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO)
+_DISCONNECT_ERRORS = (errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO)
 """Errors of a client that disconnected before it was accepted."""
 
 log = logging.getLogger("fairgate.web")
@@ -44,46 +44,46 @@ class TlsAcceptor:
         At most `handshakes` are in progress; a further one drops the oldest. An API server needs
         milliseconds, so the oldest handshake is not an API server's.
         """
-        self._listening = listening
+        self._socket = listening
         self._new_protocol = new_protocol
         self._tls = tls
-        self._most = handshakes
-        self._seconds = handshake_seconds
+        self._max_handshakes = handshakes
+        self._handshake_seconds = handshake_seconds
         # A dictionary preserves the order of arrival, unlike a set.
-        self._greeting: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[asyncio.Task[None], None] = {}
         listening.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept())
+        self._accept_task = asyncio.create_task(self._accept_connections())
 
     def close(self) -> None:
         """Stop accepting, and drop unfinished handshakes."""
-        self._accepting.cancel()
-        for task in self._greeting:
+        self._accept_task.cancel()
+        for task in self._handshakes:
             task.cancel()
 
     async def wait_closed(self) -> None:
         """Return after `close` is complete."""
-        await asyncio.gather(self._accepting, *self._greeting, return_exceptions=True)
+        await asyncio.gather(self._accept_task, *self._handshakes, return_exceptions=True)
 
-    async def _accept(self) -> None:
+    async def _accept_connections(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                taken, _ = await loop.sock_accept(self._listening)
+                taken, _ = await loop.sock_accept(self._socket)
             except OSError as error:
-                if error.errno not in _HUNG_UP:
+                if error.errno not in _DISCONNECT_ERRORS:
                     log.warning("no room for a connection", extra={"why": str(error)})
-                    self._drop_oldest()
-                    await asyncio.sleep(BREATH_SECONDS)
+                    self._drop_oldest_handshake()
+                    await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
-            task = loop.create_task(self._greet(taken))
-            self._greeting[task] = None
-            task.add_done_callback(self._forget)
-            if len(self._greeting) > self._most:
-                self._drop_oldest()
+            task = loop.create_task(self._shake_hands(taken))
+            self._handshakes[task] = None
+            task.add_done_callback(self._remove_handshake)
+            if len(self._handshakes) > self._max_handshakes:
+                self._drop_oldest_handshake()
             # Let other tasks run: a full accept queue would otherwise keep this loop busy.
             await asyncio.sleep(0)
 
-    async def _greet(self, taken: socket.socket) -> None:
+    async def _shake_hands(self, taken: socket.socket) -> None:
         loop, tls = asyncio.get_running_loop(), self._tls()
         # Do not log errors here: clients cause them, and there may be many.
         with contextlib.suppress(OSError, ValueError):
@@ -91,14 +91,14 @@ class TlsAcceptor:
                 self._new_protocol,
                 taken,
                 ssl=tls,
-                ssl_handshake_timeout=self._seconds if tls else None,
-                ssl_shutdown_timeout=GOODBYE_SECONDS if tls else None,
+                ssl_handshake_timeout=self._handshake_seconds if tls else None,
+                ssl_shutdown_timeout=TLS_CLOSE_SECONDS if tls else None,
             )
 
-    def _drop_oldest(self) -> None:
-        for task in self._greeting:
+    def _drop_oldest_handshake(self) -> None:
+        for task in self._handshakes:
             task.cancel()
             return
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._greeting.pop(task, None)
+    def _remove_handshake(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)

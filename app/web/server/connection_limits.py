@@ -55,8 +55,8 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
         super().__init__(config, state, {})
         self._limits = limits
-        self._overdue: asyncio.TimerHandle | None = None
-        self._heading = 0
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
         self._idle_since = time.monotonic_ns()
         self._is_dropped = False
 
@@ -66,13 +66,13 @@ class Protocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(
             seconds, self.timeout_keep_alive_handler
         )
-        self._make_room()
+        self._close_idle_connection()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._idle_since = time.monotonic_ns()
 
-    def _make_room(self) -> None:
+    def _close_idle_connection(self) -> None:
         """Close the connection that is idle for longest if there are too many.
 
         Otherwise a client with many connections would make the API server's reviews fail with 503.
@@ -80,18 +80,18 @@ class Protocol(HttpToolsProtocol):
         if len(self.connections) <= self._limits.connections:
             return
         others = (other for other in self.connections if isinstance(other, Protocol))
-        idle = [other for other in others if other is not self and other._may_go()]
+        idle = [other for other in others if other is not self and other._may_be_closed()]
         if idle:
-            min(idle, key=Protocol._merit)._drop()
+            min(idle, key=Protocol._close_order)._drop()
 
-    def _may_go(self) -> bool:
+    def _may_be_closed(self) -> bool:
         """Return whether no complete request is in progress. Partial headers do not count."""
         asks_nothing = self.cycle is None or self.cycle.response_complete
         return not self._is_dropped and (self.transport.is_closing() or asks_nothing)
 
-    def _merit(self) -> tuple[bool, bool, float]:
+    def _close_order(self) -> tuple[bool, bool, float]:
         """Return the sort key: first closing connections, then those with partial headers."""
-        return (not self.transport.is_closing(), self._overdue is None, self._idle_since)
+        return (not self.transport.is_closing(), self._header_timer is None, self._idle_since)
 
     def _drop(self) -> None:
         # Not `close`, which waits for the client if TLS is used.
@@ -99,32 +99,32 @@ class Protocol(HttpToolsProtocol):
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_heading()
+        self._stop_header_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._overdue is None:
+        if self._header_timer is None:
             return
-        self._heading += len(data)
-        if self._heading > self._limits.header_bytes and not self.transport.is_closing():
+        self._header_bytes += len(data)
+        if self._header_bytes > self._limits.header_bytes and not self.transport.is_closing():
             self.transport.write(TOO_LARGE)
             self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"][TLS] = self.transport.get_extra_info("ssl_object")
-        self._end_heading()
-        self._overdue = self.loop.call_later(
+        self._stop_header_timer()
+        self._header_timer = self.loop.call_later(
             self._limits.header_seconds, self.timeout_keep_alive_handler
         )
 
     def on_headers_complete(self) -> None:
-        self._end_heading()
+        self._stop_header_timer()
         super().on_headers_complete()
 
-    def _end_heading(self) -> None:
-        self._heading = 0
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
+    def _stop_header_timer(self) -> None:
+        self._header_bytes = 0
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None

@@ -19,35 +19,35 @@ class RateLimit:
     def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
         """`clock` returns monotonic seconds."""
         self._rate = per_second
-        self._most = max(1.0, per_second * BURST_SECONDS)
+        self._bucket_size = max(1.0, per_second * BURST_SECONDS)
         self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count_request(self, who: str, cost: int = 1) -> float:
         """Count one request and return 0. If the bucket is empty, return the seconds to wait.
 
         A request that costs more than the bucket has delays the next ones.
         """
-        wait = self.wait(who)
+        wait = self.seconds_to_wait(who)
         if not wait and self._rate:
-            at, left = self._left[who]
-            self._left[who] = (at, left - cost)
+            at, left = self._buckets[who]
+            self._buckets[who] = (at, left - cost)
         return wait
 
-    def give_back(self, who: str) -> None:
+    def return_token(self, who: str) -> None:
         """Return one token of a request that should not count."""
-        if self._rate and who in self._left:
-            at, left = self._left[who]
-            self._left[who] = (at, min(self._most, left + 1))
+        if self._rate and who in self._buckets:
+            at, left = self._buckets[who]
+            self._buckets[who] = (at, min(self._bucket_size, left + 1))
 
-    def wait(self, who: str) -> float:
+    def seconds_to_wait(self, who: str) -> float:
         """Return the seconds until the next request is allowed, 0 if at once. Take no token."""
         if not self._rate:
             return 0.0
         now = self._clock()
-        at, left = self._left.pop(who, (now, self._most))
-        left = min(self._most, left + (now - at) * self._rate)
-        self._left[who] = (now, left)
-        if len(self._left) > MOST_CALLERS:
-            self._left.popitem(last=False)
+        at, left = self._buckets.pop(who, (now, self._bucket_size))
+        left = min(self._bucket_size, left + (now - at) * self._rate)
+        self._buckets[who] = (now, left)
+        if len(self._buckets) > MOST_CALLERS:
+            self._buckets.popitem(last=False)
         return 0.0 if left >= 1 else (1 - left) / self._rate

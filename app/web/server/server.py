@@ -29,10 +29,10 @@ from app.web.server.connection_limits import DEFAULTS, KEEP_ALIVE, Limits, Proto
 
 log = logging.getLogger("fairgate.web")
 
-CLOSING = 200
+CLOSING_CONNECTIONS = 200
 """Allowance for just dropped connections, which still count. uvicorn answers 503 beyond it."""
 
-FILES = 16_384
+OPEN_FILES = 16_384
 """More file descriptors than three listeners can use. Soft limits are often 1024 for select()."""
 
 BACKLOG = 2048
@@ -45,17 +45,17 @@ class Listener:
 
     name: str
     app: ASGIApp
-    at: HostPort
+    address: HostPort
     tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None
     limits: Limits = DEFAULTS
-    apart: bool = False
+    own_thread: bool = False
     """Serve from a thread with its own event loop, because that of the process may block."""
 
 
-def allow_connections() -> None:
+def raise_open_file_limit() -> None:
     """Raise the soft limit of open files to the number that all listeners may need."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
     if allowed != resource.RLIM_INFINITY and allowed < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
@@ -65,7 +65,7 @@ def tls_context(certificate_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    renew(context, certificate_pem, key_pem)
+    load_certificate(context, certificate_pem, key_pem)
     return context
 
 
@@ -83,7 +83,7 @@ def require_client(context: ssl.SSLContext, ca_pem: bytes) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
 
 
-def renew(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
+def load_certificate(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
     """Change the certificate of a context in use. New connections get the new certificate.
 
     Raises InvalidSettings if certificate and key do not match.
@@ -91,7 +91,7 @@ def renew(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> No
     try:
         # OpenSSL only reads files. Files in memory keep the key off disks, and also work with a
         # read-only file system.
-        with _in_memory(certificate_pem) as certificate, _in_memory(key_pem) as key:
+        with _memory_file(certificate_pem) as certificate, _memory_file(key_pem) as key:
             context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
         raise InvalidSettings(
@@ -136,7 +136,7 @@ class Servers:
         """
         async with asyncio.TaskGroup() as group:
             for server, taken in self._servers:
-                serve = server.serve_apart if server.apart else server.serve
+                serve = server.serve_in_thread if server.own_thread else server.serve
                 group.create_task(serve([taken]))
             for server, _ in self._servers:
                 await server.answering.wait()
@@ -146,7 +146,7 @@ class Servers:
             self.draining = True
             log.info("draining", extra={"seconds": drain_seconds})
             for server, _ in self._servers:
-                server.send_away()
+                server.close_after_answer()
             await asyncio.sleep(drain_seconds)
             for server, _ in self._servers:
                 server.should_exit = True
@@ -159,8 +159,8 @@ class _Server(uvicorn.Server):
     def __init__(self, listener: Listener) -> None:
         super().__init__(_config(listener))
         self._listener = listener
-        self._home = asyncio.get_running_loop()
-        self.apart = listener.apart
+        self._main_loop = asyncio.get_running_loop()
+        self.own_thread = listener.own_thread
         self.answering = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -181,11 +181,11 @@ class _Server(uvicorn.Server):
         # uvicorn only closes them and waits until they are closed.
         self.servers = cast("list[asyncio.base_events.Server]", doors)
         self.started = True
-        self._home.call_soon_threadsafe(self.answering.set)
+        self._main_loop.call_soon_threadsafe(self.answering.set)
 
-    async def serve_apart(self, sockets: list[socket.socket]) -> None:
+    async def serve_in_thread(self, sockets: list[socket.socket]) -> None:
         """Serve from a separate thread until `should_exit` is set."""
-        ended = self._home.create_future()
+        ended = self._main_loop.create_future()
 
         def end(error: BaseException | None) -> None:
             if ended.done():
@@ -202,7 +202,7 @@ class _Server(uvicorn.Server):
             except BaseException as failed:
                 error = failed
             with contextlib.suppress(RuntimeError):  # the event loop of the process has ended
-                self._home.call_soon_threadsafe(end, error)
+                self._main_loop.call_soon_threadsafe(end, error)
 
         threading.Thread(target=work, name=self._listener.name, daemon=True).start()
         try:
@@ -214,7 +214,7 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def send_away(self) -> None:
+    def close_after_answer(self) -> None:
         """Close each connection after its next answer, so that clients use other replicas."""
         self.config.encoded_headers.append((b"connection", b"close"))
 
@@ -232,13 +232,13 @@ def _config(listener: Listener) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=FINISH_SECONDS,
-        limit_concurrency=listener.limits.connections + CLOSING,
+        limit_concurrency=listener.limits.connections + CLOSING_CONNECTIONS,
         backlog=BACKLOG,
     )
 
 
 def _bind(listener: Listener) -> socket.socket:
-    at = listener.at
+    at = listener.address
     # An empty host means every address: a dual-stack socket if the machine has IPv6.
     everywhere = not at.host and socket.has_dualstack_ipv6()
     host = "::" if everywhere else at.host
@@ -255,7 +255,7 @@ def _bind(listener: Listener) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _in_memory(content: bytes) -> Iterator[str]:
+def _memory_file(content: bytes) -> Iterator[str]:
     handle = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         os.write(handle, content)

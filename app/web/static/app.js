@@ -216,7 +216,9 @@ function isUnknown(view) {
 function missingRight(here, { link, hello, why }) {
   if (link === "denied" && !(here.view === "queues" && here.query.get("tenant"))) return rightIn(why) || "get stream.fairgate.io";
   if (here.view === "nodes" && !here.args[1] && hello?.pools === false) return "list pools.fairgate.io";
-  return here.view === "audit" && hello?.audit === false ? "get audit.fairgate.io" : "";
+  // The right on the entries of one tenant is known when they are asked.
+  const isAnyTenant = here.query.get("tenant") || (hello && seesTenants(hello));
+  return here.view === "audit" && hello?.audit === false && !isAnyTenant ? "get audit.fairgate.io" : "";
 }
 
 /** Return the view to show. Without an address, administrators see tenants and others their work. */
@@ -225,7 +227,11 @@ function viewOf(here, news) {
   if (missingRight(here, news)) return "me";
   if (here.view) return here.view;
   if (!news.hello) return "";
-  return news.hello.everyTenant || news.hello.queues.length ? "tenants" : "me";
+  return seesTenants(news.hello) ? "tenants" : "me";
+}
+
+function seesTenants(hello) {
+  return hello.everyTenant || hello.queues.length > 0;
 }
 
 function View({ here, news, ask, paint }) {
@@ -241,7 +247,7 @@ function View({ here, news, ask, paint }) {
   if (isUnknown(view)) {
     return html`<section class="card"><h1>No such view</h1><p>There is no view ${visible(view)}. <a href="#/">Open the first view</a></p></section>`;
   }
-  if (view === "audit" && (hello || link === "lost")) return html`<${Audit} query=${query} ask=${ask} />`;
+  if (view === "audit" && (hello || link === "lost")) return html`<${Audit} state=${state} mayReadAll=${hello?.audit !== false} query=${query} ask=${ask} />`;
   if (view === "glossary") return html`<${Glossary} query=${query} state=${state} />`;
   if (view === "queues" && query.get("tenant")) return html`<${Queue} tenant=${query.get("tenant")} user=${query.get("user")} ask=${ask} isAlone=${link === "denied"} />`;
   if (!state || !hello) return html`<p class="note">Loading …</p>`;

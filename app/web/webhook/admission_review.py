@@ -12,7 +12,7 @@ import msgspec
 
 from app.core import release_patch
 from app.core.admission import hold
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 from app.k8s_types.admission import AdmissionRequest, AdmissionReview
 from app.k8s_types.objects import without_nulls
 
@@ -49,13 +49,13 @@ class ReviewResponse:
     status: int
     body: bytes
     decision: str
-    kind: bytes = TEXT
+    content_type: bytes = TEXT
 
     @property
-    def head(self) -> list[tuple[bytes, bytes]]:
+    def headers(self) -> list[tuple[bytes, bytes]]:
         """The HTTP headers."""
         length = str(len(self.body)).encode()
-        return [(b"content-type", self.kind), (b"content-length", length)]
+        return [(b"content-type", self.content_type), (b"content-length", length)]
 
 
 class _UidOnly(msgspec.Struct):
@@ -72,7 +72,7 @@ _BROKEN = (msgspec.DecodeError, RecursionError, UnicodeError)
 _UNREADABLE = "Fairgate: cannot read this review: {}."
 
 
-def reader(kind: type[T]) -> Callable[[bytes | bytearray], Request[T]]:
+def review_decoder(kind: type[T]) -> Callable[[bytes | bytearray], Request[T]]:
     """Return a decoder of reviews with objects of this type. It raises Unreadable."""
     review = msgspec.json.Decoder(AdmissionReview[kind])  # type: ignore[valid-type]
 
@@ -119,21 +119,23 @@ def uid_of(body: bytes | bytearray) -> str:
         return ""
 
 
-def encode(uid: str, verdict: hold.HoldVerdict) -> ReviewResponse:
+def encode_response(uid: str, verdict: hold.HoldVerdict) -> ReviewResponse:
     """Return the answer for a decision."""
     match verdict:
         case hold.IgnoreDecision(warnings):
-            return _answer(_pass(uid, [], warnings), "ignore")
+            return _review_response(_allow_response(uid, [], warnings), "ignore")
         case hold.HoldDecision(patch, warnings):
-            return _answer(_pass(uid, patch, warnings), "hold")
+            return _review_response(_allow_response(uid, patch, warnings), "hold")
         case hold.PatchDecision(patch, warnings, observed):
-            return _answer(_pass(uid, patch, warnings), observed or ("mend" if patch else "ignore"))
+            return _review_response(
+                _allow_response(uid, patch, warnings), observed or ("mend" if patch else "ignore")
+            )
         case hold.DenyDecision(code, message):
-            return refuse(uid, code, message)
+            return refusal_response(uid, code, message)
     assert_never(verdict)
 
 
-def refuse(uid: str, code: int, message: str) -> ReviewResponse:
+def refusal_response(uid: str, code: int, message: str) -> ReviewResponse:
     """Return a refusal: a review if the uid is known, otherwise a plain HTTP answer."""
     decision = "error" if code in (400, 413) or code >= 500 else "refuse"
     message = _clean(message)
@@ -142,10 +144,12 @@ def refuse(uid: str, code: int, message: str) -> ReviewResponse:
     status: dict[str, Any] = {"code": code, "message": message}
     if code == 503:  # the API server sends it as Retry-After, which kubectl and controllers obey
         status["details"] = {"retryAfterSeconds": 1}
-    return _answer({"uid": uid, "allowed": False, "status": status}, decision)
+    return _review_response({"uid": uid, "allowed": False, "status": status}, decision)
 
 
-def _pass(uid: str, patch: release_patch.Patch, warnings: tuple[str, ...]) -> dict[str, Any]:
+def _allow_response(
+    uid: str, patch: release_patch.Patch, warnings: tuple[str, ...]
+) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"
@@ -155,7 +159,7 @@ def _pass(uid: str, patch: release_patch.Patch, warnings: tuple[str, ...]) -> di
     return response
 
 
-def _answer(response: dict[str, Any], decision: str) -> ReviewResponse:
+def _review_response(response: dict[str, Any], decision: str) -> ReviewResponse:
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
     return ReviewResponse(200, _encoder.encode(review), decision, JSON)
 
@@ -166,4 +170,4 @@ def _shorten(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Return text without surrogates and hidden characters."""
-    return visible(_SURROGATE.sub("�", text))
+    return escape_hidden(_SURROGATE.sub("�", text))

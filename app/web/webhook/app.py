@@ -19,9 +19,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.admission import hold
-from app.core.admission.pod_templates import TemplateKind, by_resource
+from app.core.admission.pod_templates import TemplateKind, group_by_resource
 from app.core.admission.submitters import NO_OWNER, OwnerAnswer, OwnerRef
-from app.core.admission.validation import Guard, ValidationRules
+from app.core.admission.validation import PodValidator, ValidationRules
 from app.core.admission.workload_kinds import BUILT_IN
 from app.core.audit_entry import EntryType, Fact
 from app.core.quantities import ManagedResources
@@ -62,10 +62,10 @@ TOO_LARGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Enforced:
+class WebhookConfig:
     """Configuration of the webhook.
 
-    `releasers`: accounts that may remove the gate. `speakers`: accounts that change Fairgate's
+    `releasers`: accounts that may remove the gate. `delegates`: accounts that change Fairgate's
     resources on behalf of other users, and name the user.
     """
 
@@ -74,12 +74,12 @@ class Enforced:
     rules: ValidationRules = field(default_factory=ValidationRules)
     templates: tuple[TemplateKind, ...] = BUILT_IN
     releasers: frozenset[str] = frozenset()
-    speakers: frozenset[str] = frozenset()
+    delegates: frozenset[str] = frozenset()
 
 
 def admission_app(
     view: WebhookCache,
-    enforced: Enforced,
+    enforced: WebhookConfig,
     ready: Callable[[], bool],
     reporter: Reporter | None = None,
     owners: OwnerResolver | None = None,
@@ -90,14 +90,14 @@ def admission_app(
     that drains still answers. `reporter` receives refusals for the audit chain. Without `owners`
     no owner is looked up.
     """
-    kinds = by_resource(enforced.templates)
+    kinds = group_by_resource(enforced.templates)
     context = HandlerContext(
-        view, enforced.managed, enforced.exempt, Guard(enforced.rules), kinds, ready
+        view, enforced.managed, enforced.exempt, PodValidator(enforced.rules), kinds, ready
     )
-    pods = admission_review.reader(objects.PodObject)
-    any_kind = admission_review.reader(dict[str, Any])
+    pods = admission_review.review_decoder(objects.PodObject)
+    any_kind = admission_review.review_decoder(dict[str, Any])
     validation = ValidateHandler(context, enforced.releasers)
-    changed_by = ChangedByHandler(enforced.speakers)
+    changed_by = ChangedByHandler(enforced.delegates)
     routes: dict[str, ASGIApp] = {
         "/admit": Admission(pods, HoldHandler(context), reporter, owners),
         "/stamp": Admission(any_kind, TemplateStampHandler(context), None, owners),
@@ -112,10 +112,10 @@ def admission_app(
 class Handler(Protocol[T]):
     """The decisions of one path."""
 
-    def owner_named(self, request: Request[T], /) -> OwnerRef | None:
+    def owner_to_look_up(self, request: Request[T], /) -> OwnerRef | None:
         """Return the owner to look up before the decision; None if there is no need."""
 
-    def judge(self, request: Request[T], owner: OwnerAnswer, /) -> hold.HoldVerdict:
+    def decide(self, request: Request[T], owner: OwnerAnswer, /) -> hold.HoldVerdict:
         """Return the decision."""
 
 
@@ -129,11 +129,11 @@ class Admission(Generic[T]):
         reporter: Reporter | None = None,
         owners: OwnerResolver | None = None,
     ) -> None:
-        self._read = read
+        self._decode = read
         self._handler = handler
         self._reporter = reporter
         self._owners = owners
-        self._count = {decision: ADMISSION_REQUESTS.labels(decision) for decision in DECISIONS}
+        self._counters = {decision: ADMISSION_REQUESTS.labels(decision) for decision in DECISIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -141,43 +141,47 @@ class Admission(Generic[T]):
             answer = ReviewResponse(415, b"Fairgate reads application/json only.", "error")
         else:
             try:
-                answer = await self._answer(await read_body(receive, BODY_LIMIT))
+                answer = await self._answer_review(await read_body(receive, BODY_LIMIT))
             except BodyTooLarge as error:
                 answer = _too_large(error.beginning)
             except BodyTooSlow:
                 answer = ReviewResponse(408, b"The request did not arrive in time.", "error")
             except Disconnected:
                 return
-        self._count[answer.decision].inc()
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.head})
+        self._counters[answer.decision].inc()
+        await send(
+            {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+        )
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(self, body: bytes | bytearray) -> ReviewResponse:
+    async def _answer_review(self, body: bytes | bytearray) -> ReviewResponse:
         """Return the answer to a complete body. Never raises."""
         began = perf_counter()
         uid = ""
         try:
-            request = self._read(body)
+            request = self._decode(body)
             uid = request.uid
-            verdict = self._handler.judge(request, await self._owner(request))
-            answer = admission_review.encode(uid, verdict)
+            verdict = self._handler.decide(request, await self._find_owner(request))
+            answer = admission_review.encode_response(uid, verdict)
             if isinstance(verdict, hold.DenyDecision):
                 _log_refusal(request, verdict)
                 self._report(request, verdict)
         except Unreadable as error:
-            answer = admission_review.refuse(error.uid, 422 if error.uid else 400, str(error))
+            answer = admission_review.refusal_response(
+                error.uid, 422 if error.uid else 400, str(error)
+            )
         except Exception:
             log.exception("could not judge a request", extra={"review": uid})
             uid = uid or admission_review.uid_of(body)
-            answer = admission_review.refuse(uid, 500 if uid else 400, DEFECT)
+            answer = admission_review.refusal_response(uid, 500 if uid else 400, DEFECT)
         ADMISSION_DURATION.observe(perf_counter() - began)
         return answer
 
-    async def _owner(self, request: Request[T]) -> OwnerAnswer:
+    async def _find_owner(self, request: Request[T]) -> OwnerAnswer:
         if self._owners is None:
             return NO_OWNER
-        named = self._handler.owner_named(request)
-        return NO_OWNER if named is None else await self._owners.find(request, named)
+        named = self._handler.owner_to_look_up(request)
+        return NO_OWNER if named is None else await self._owners.find_submitter(request, named)
 
     def _report(self, request: Request[T], verdict: hold.DenyDecision) -> None:
         """Report a refusal for the audit chain, unless it is a dry run.
@@ -210,7 +214,7 @@ def _name(request: Request[Any]) -> str:
 
 def _too_large(beginning: bytes) -> ReviewResponse:
     uid = admission_review.uid_of(beginning)
-    return admission_review.refuse(uid, 413, TOO_LARGE)
+    return admission_review.refusal_response(uid, 413, TOO_LARGE)
 
 
 def _is_json(scope: Scope) -> bool:

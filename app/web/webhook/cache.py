@@ -37,27 +37,27 @@ class WebhookCache:
         self.tenancy = TenantDirectory()
         self.pending: dict[TenantName, int] = {}
         self.pools: dict[PoolName, Pool] = {}
-        self._offered: dict[PoolName, Amounts] = {}
-        self._fresh: set[WatchedSource] = set()
+        self._pool_capacity: dict[PoolName, Amounts] = {}
+        self._fresh_sources: set[WatchedSource] = set()
         self._mode: Mode | None = None
         self._default_mode = Mode.ENFORCE
-        self._missing = set(needs)
-        self.classes: dict[str, PriorityClass] | None = None
+        self._missing_sources = set(needs)
+        self.priority_classes: dict[str, PriorityClass] | None = None
         """PriorityClasses by name; None if `needs` does not contain them."""
-        if WatchedSource.PRIORITIES in self._missing:
-            self.classes = {}
+        if WatchedSource.PRIORITIES in self._missing_sources:
+            self.priority_classes = {}
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether every list was received completely once.
 
         It stays true if a watch stops: an old view can still hold pods, and the leader assigns the
         final tenant.
         """
-        return not self._missing
+        return not self._missing_sources
 
     @property
-    def observing(self) -> bool:
+    def is_observing(self) -> bool:
         """Return whether the mode is Observe."""
         return (self._mode or self._default_mode) is Mode.OBSERVE
 
@@ -72,41 +72,41 @@ class WebhookCache:
                 self.tenancy.add_tenant(tenant)
                 self.pending[tenant.name] = pending
             case TenantGone(name=tenant_name):
-                self.tenancy.drop(tenant_name)
+                self.tenancy.drop_tenant(tenant_name)
                 self.pending.pop(tenant_name, None)
-            case PoolObserved(pool=pool, offered=offered):
+            case PoolObserved(pool=pool, status_capacity=offered):
                 self.pools[pool.name] = pool
-                self._offered.pop(pool.name, None)
+                self._pool_capacity.pop(pool.name, None)
                 if offered is not None:
-                    self._offered[pool.name] = offered
+                    self._pool_capacity[pool.name] = offered
             case PoolGone(name=pool_name):
                 self.pools.pop(pool_name, None)
-                self._offered.pop(pool_name, None)
-            case PriorityObserved(priority=priority) if self.classes is not None:
-                self.classes[priority.name] = priority
-            case PriorityGone(name=class_name) if self.classes is not None:
-                self.classes.pop(class_name, None)
+                self._pool_capacity.pop(pool_name, None)
+            case PriorityObserved(priority=priority) if self.priority_classes is not None:
+                self.priority_classes[priority.name] = priority
+            case PriorityGone(name=class_name) if self.priority_classes is not None:
+                self.priority_classes.pop(class_name, None)
             case PolicyObserved(policy=policy, has_mode=has_mode):
                 self._mode = policy.mode if has_mode else None
             case PolicyGone():
                 self._mode = None
             case SourceFresh(source=source):
-                self._missing.discard(source)
-                self._fresh.add(source)
+                self._missing_sources.discard(source)
+                self._fresh_sources.add(source)
             case SourceStale(source=source):
-                self._fresh.discard(source)
+                self._fresh_sources.discard(source)
             case _:
                 pass
 
-    def prospects(self, namespace: str) -> KnownPools | None:
+    def known_pools(self, namespace: str) -> KnownPools | None:
         """Return the state that decides whether a pod can ever start; None if it may be stale."""
-        if not self._fresh >= {WatchedSource.TENANTS, WatchedSource.POOLS}:
+        if not self._fresh_sources >= {WatchedSource.TENANTS, WatchedSource.POOLS}:
             return None
         lineage = self.tenancy.lineage(self.tenancy.tenant_of(namespace))
         tenants = [self.tenancy.tenants[each] for each in lineage if each in self.tenancy.tenants]
-        return KnownPools(self.pools, tenants, self._offered)
+        return KnownPools(self.pools, tenants, self._pool_capacity)
 
-    def owner_of(self, namespace: str) -> NamespaceOwner:
+    def namespace_owner(self, namespace: str) -> NamespaceOwner:
         """Return the tenant of a namespace, its pending pods and their maximum."""
         name = self.tenancy.tenant_of(namespace)
         tenant = self.tenancy.tenants.get(name)

@@ -38,7 +38,7 @@ class OwnerResolver:
         self._submitters = submitters
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def find(self, request: AdmissionRequest[Any], owner: OwnerRef) -> OwnerAnswer:
+    async def find_submitter(self, request: AdmissionRequest[Any], owner: OwnerRef) -> OwnerAnswer:
         """Return the submitter of the owner that a request names. Never raises a ClusterError."""
         answer, result = NO_OWNER, "failed"
         try:

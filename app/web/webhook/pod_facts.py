@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from app.core.admission.validation import Apart, ClaimSheet, Owned, PodFacts
+from app.core.admission.validation import AntiAffinityFacts, ClaimOwner, ClaimSheet, PodFacts
 from app.core.errors import InvalidQuantity
 from app.core.podspec.resource_claims import FINALIZER
-from app.core.podspec.size_limits import excess
+from app.core.podspec.size_limits import size_limit_message
 from app.core.quantities import ManagedResources
 from app.k8s_types import admission, objects
 from app.k8s_types.list_sizes import sizes_of
@@ -21,38 +21,38 @@ DEFAULT_GRACE = 30
 """Seconds. The API server's default grace period of a pod."""
 
 
-class Variable(objects.Wire, frozen=True):
+class Variable(objects.KubeStruct, frozen=True):
     name: str = ""
     value: str | None = None
     value_from: dict[str, Any] | None = None
 
 
-class OwnedObject(objects.Wire, frozen=True):
+class OwnedObject(objects.KubeStruct, frozen=True):
     metadata: objects.OwnedMetadata = objects.OwnedMetadata()
 
 
-class Security(objects.Wire, frozen=True):
+class Security(objects.KubeStruct, frozen=True):
     privileged: bool | None = None
 
 
-class ContainerFacts(objects.Wire, frozen=True):
+class ContainerFacts(objects.KubeStruct, frozen=True):
     env: list[Variable] | None = None
     security_context: Security | None = None
 
 
-class HostPath(objects.Wire, frozen=True):
+class HostPath(objects.KubeStruct, frozen=True):
     path: str = ""
 
 
-class Volume(objects.Wire, frozen=True):
+class Volume(objects.KubeStruct, frozen=True):
     host_path: HostPath | None = None
 
 
-class TolerationFacts(objects.Wire, frozen=True):
+class TolerationFacts(objects.KubeStruct, frozen=True):
     key: str | None = None
 
 
-class PodSpecFacts(objects.Wire, frozen=True):
+class PodSpecFacts(objects.KubeStruct, frozen=True):
     containers: list[ContainerFacts] | None = None
     init_containers: list[ContainerFacts] | None = None
     ephemeral_containers: list[ContainerFacts] | None = None
@@ -63,30 +63,30 @@ class PodSpecFacts(objects.Wire, frozen=True):
     termination_grace_period_seconds: int | None = None
 
 
-class Eviction(objects.Wire, frozen=True):
+class Eviction(objects.KubeStruct, frozen=True):
     delete_options: admission.DeleteOptions | None = None
 
 
-class PodStatusFacts(objects.Wire, frozen=True):
+class PodStatusFacts(objects.KubeStruct, frozen=True):
     nominated_node_name: str | None = None
     resource_claim_statuses: list[Any] | None = None
     extended_resource_claim_status: Any = None
 
 
-class PodReach(objects.Wire, frozen=True):
+class PodReach(objects.KubeStruct, frozen=True):
     spec: PodSpecFacts = PodSpecFacts()
     status: PodStatusFacts = PodStatusFacts()
 
 
-def claim_sheet_of(document: Any) -> ClaimSheet:
+def read_claim_facts(document: Any) -> ClaimSheet:
     """Return the fields of a resource claim for the rules. Raises msgspec.ValidationError."""
     meta = msgspec.convert(document, OwnedObject).metadata
-    owners = (Owned(o.kind, o.uid, o.controller) for o in meta.owner_references or ())
+    owners = (ClaimOwner(o.kind, o.uid, o.controller) for o in meta.owner_references or ())
     protected = FINALIZER in (meta.finalizers or ())
     return ClaimSheet(tuple(owners), meta.annotations or {}, protected)
 
 
-def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
+def read_pod_facts(document: Any, managed: ManagedResources) -> PodFacts:
     """Return the fields of a pod for the rules. Raises msgspec.ValidationError, InvalidQuantity."""
     pod = objects.convert(document, objects.PodObject)
     reach = objects.convert(document, PodReach)
@@ -96,8 +96,8 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
     containers = [container for many in kinds for container in many or ()]
     variables = [container.env or () for container in containers]
     return PodFacts(
-        asks=asks(pod.spec, managed),
-        names=names(pod.spec, managed),
+        needs_managed=requests_managed(pod.spec, managed),
+        mentions_managed=names_managed(pod.spec, managed),
         gates=tuple(gate.name for gate in pod.spec.scheduling_gates or ()),
         labels=pod.metadata.labels or {},
         annotations=pod.metadata.annotations or {},
@@ -105,12 +105,12 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
         preemption=spec.preemption_policy or "",
         node=pod.spec.node_name or "",
         phase=pod.status.phase or "",
-        start=pod.status.start_time or "",
-        claims=(
+        start_time=pod.status.start_time or "",
+        generated_claims=(
             reach.status.resource_claim_statuses,
             reach.status.extended_resource_claim_status,
         ),
-        nominated=reach.status.nominated_node_name or "",
+        nominated_node=reach.status.nominated_node_name or "",
         variables=tuple(
             (each.name, None if each.value_from is not None else each.value or "")
             for many in variables
@@ -118,19 +118,19 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
         ),
         paths=tuple(v.host_path.path for v in spec.volumes or () if v.host_path),
         privileged=any(c.security_context and c.security_context.privileged for c in containers),
-        tolerated=tuple(t.key or "" for t in spec.tolerations or ()),
-        apart=_apart(pod.spec.affinity),
+        tolerated_taints=tuple(t.key or "" for t in spec.tolerations or ()),
+        anti_affinity_terms=_anti_affinity_terms(pod.spec.affinity),
         grace=DEFAULT_GRACE if own is None else own,
-        excess=excess(sizes_of(pod)),
-        longest=max(map(len, (spec.volumes or (), spec.tolerations or (), *variables))),
+        too_large_message=size_limit_message(sizes_of(pod)),
+        longest_list=max(map(len, (spec.volumes or (), spec.tolerations or (), *variables))),
     )
 
 
-def _apart(affinity: objects.AffinitySpec | None) -> tuple[Apart, ...]:
+def _anti_affinity_terms(affinity: objects.AffinitySpec | None) -> tuple[AntiAffinityFacts, ...]:
     rule = affinity.pod_anti_affinity if affinity else None
     terms = rule.required_during_scheduling_ignored_during_execution if rule else None
     return tuple(
-        Apart(
+        AntiAffinityFacts(
             tuple(term.namespaces or ()),
             term.namespace_selector is not None,
             (
@@ -150,20 +150,20 @@ def _keys(selector: objects.LabelSelector | None) -> tuple[str, ...]:
     return (*(selector.match_labels or {}), *(each.key for each in expressions))
 
 
-def asks(spec: objects.PodSpec, managed: ManagedResources) -> bool:
+def requests_managed(spec: objects.PodSpec, managed: ManagedResources) -> bool:
     """Return whether a pod requests a managed resource or has resource claims."""
-    return bool(spec.resource_claims) or managed.asked(spec.demand())
+    return bool(spec.resource_claims) or managed.has_managed(spec.demand())
 
 
-def asks_of(spec: Any, managed: ManagedResources) -> bool:
+def spec_requests_managed(spec: Any, managed: ManagedResources) -> bool:
     """Return whether the JSON of a pod spec asks for managed resources; False if it is invalid."""
     try:
-        return asks(objects.convert(spec, objects.PodSpec), managed)
+        return requests_managed(objects.convert(spec, objects.PodSpec), managed)
     except (msgspec.ValidationError, InvalidQuantity):
         return False
 
 
-def names(spec: objects.PodSpec, managed: ManagedResources) -> bool:
+def names_managed(spec: objects.PodSpec, managed: ManagedResources) -> bool:
     """Return whether a pod names a managed resource, even with amount 0, or has claims."""
     containers = [*(spec.containers or ()), *(spec.init_containers or ())]
     written = [each.resources for each in containers if each.resources]

@@ -114,6 +114,6 @@ def without(gate: str, gates: list[str]) -> list[Object]:
 def with_token(ground: Ground, namespace: str, account: str) -> Person:
     """Return a service account that authenticates with its own token."""
     token = ground.cluster.kubectl("create", "token", account, "-n", namespace).strip()
-    document = yaml.safe_load(ground.cluster.user("nobody"))
+    document = yaml.safe_load(ground.cluster.create_user("nobody"))
     document["users"][0]["user"] = {"token": token}
     return Person(yaml.safe_dump(document))

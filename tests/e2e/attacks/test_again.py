@@ -6,7 +6,7 @@ from app.core.admission import validation
 from app.core.effects import Intend, PodRef, Release
 from app.core.model import Millis, PoolName, TenantName, Uid, UserName
 from app.core.release_patch import release_labels, release_patch
-from app.core.well_known import HELD
+from app.core.well_known import RELEASE_HELD
 from tests.e2e.attacks.attack_cluster import (
     OWN_GATE,
     RED,
@@ -30,14 +30,14 @@ def late(name: str, uid: str) -> list[Object]:
     tenant, user, pool = TenantName("ns.red"), UserName("mallory"), PoolName("default")
     order = Release(
         intent=Intend(PodRef(Uid(uid), RED, name), tenant, user, pool, {}, 1, 999_999),
-        tested=HELD,
+        expected_annotation=RELEASE_HELD,
         selector={},
         labels=release_labels(tenant, user, pool),
         has_selector=False,
         has_labels=True,
         has_annotations=True,
         preemptible=True,
-        since=Millis(0),
+        waiting_since=Millis(0),
     )
     return release_patch(order)
 
@@ -57,7 +57,7 @@ def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
     assert isinstance(said, Refused)
     assert (said.status, layer_of(said.message)) == (422, "K")
     assert ground.is_held(name)
-    assert stamp(ground.pod(name)) == HELD
+    assert stamp(ground.pod(name)) == RELEASE_HELD
     # Only the uid stopped the patch.
     mine = late(name, ground.pod(name)["metadata"]["uid"])
     assert gates(leader.call("PATCH", path(RED, name) + "?dryRun=All", mine, "json")) == []
@@ -84,7 +84,7 @@ def test_12_what_is_recreated_while_its_release_is_decided_waits(
     for name in there:
         found = ground.pod(name)
         assert gates(found) == [GATE]
-        assert stamp(found) == HELD
+        assert stamp(found) == RELEASE_HELD
         assert "fairgate.io/pool" not in found["metadata"]["labels"]
         assert "nodeName" not in found["spec"]
     remove(ground, witness, *names)
@@ -120,7 +120,7 @@ def test_12_a_copied_release_releases_nothing(ground: Ground, outcomes: Outcomes
             assert layer_of(said.message) == "outage"
         case _:
             assert gates(said) == [GATE]
-            assert stamp(said) == HELD
+            assert stamp(said) == RELEASE_HELD
             assert "fairgate.io/pool" not in said["metadata"]["labels"]
             assert "nodeName" not in ground.pod(name)["spec"]
     refused = isinstance(said, Refused)

@@ -192,7 +192,7 @@ async def test_30_whoever_has_no_password_gets_nothing_from_redis(
         store = RedisStore(server, "default")
         ref, turn = PodRef(Uid("u"), "ns", "p"), QueueKey(0, Millis(0), Uid("u"))
         await store.rebuild(1, [Enqueue(ref, TenantName("t"), UserName("u"), turn.rank)])
-        [row] = await store.page(TenantName("t"), [UserName("u")], None, 10)
+        [row] = await store.read_page(TenantName("t"), [UserName("u")], None, 10)
         assert row.ref == ref
         await store.write(1, [])
         await server.close()

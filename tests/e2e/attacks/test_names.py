@@ -369,7 +369,7 @@ def test_13_nobody_takes_a_colleagues_identity(
     ground: Ground, outcomes: Outcomes, tmp_path: Path
 ) -> None:
     kubeconfig = tmp_path / "mallory.kubeconfig"
-    kubeconfig.write_text(ground.cluster.user("mallory"))
+    kubeconfig.write_text(ground.cluster.create_user("mallory"))
     mallory = Kubectl(Path(ground.cluster.details().kubectl), kubeconfig, tmp_path)
     name = ground.name("posing")
     for guise in (f"--as={CONTROLLER}", "--as=chief"):

@@ -193,7 +193,7 @@ async def flood(ground: Ground, stage: Stage, namespace: str, other: Yard) -> li
     The flood ends when enough pods were refused and the other tenant's pod has been released.
     """
     kubeconfig = stage.folder / "flood.kubeconfig"
-    kubeconfig.write_text(ground.cluster.user("mallory"))
+    kubeconfig.write_text(ground.cluster.create_user("mallory"))
     client = await Client.connect(kubeconfig, pool_size=AT_ONCE)
     numbers, refusals = iter(range(FLOOD)), list[str]()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.commands.audit import command
-from app.core.audit.codec import SignedHead, head_line, line
+from app.core.audit.codec import SignedHead, entry_line, head_line
 from app.core.audit_entry import Head, seal
 from app.core.errors import InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
@@ -73,7 +73,7 @@ def test_without_a_file_and_redis_both_ways_are_named() -> None:
 
 def test_copies_report_absent_unsigned_and_skipped_lines(shell: Shell, lines: list[str]) -> None:
     last = json.loads(lines[-2])
-    unsigned = line(seal(Head(last["number"], last["hash"]), last["epoch"], held(9)))
+    unsigned = entry_line(seal(Head(last["number"], last["hash"]), last["epoch"], held(9)))
     chain = text(["the leader started", *lines[2:], unsigned]) + lines[3][:40].encode()
     code, said = shell.verify(chain, copies=True)
     counts = {name: said[name] for name in ("entries", "absent", "unsigned", "skipped")}
@@ -135,7 +135,7 @@ def test_a_stored_head_that_is_newer_than_the_file_is_named_as_such(
 
 def _other_end(lines: list[str]) -> list[str]:
     before = json.loads(lines[-3])
-    return [line(seal(Head(before["number"], before["hash"]), before["epoch"], held(77)))]
+    return [entry_line(seal(Head(before["number"], before["hash"]), before["epoch"], held(77)))]
 
 
 def test_a_folder_needs_copies(tmp_path: Path, lines: list[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.commands.audit.command import prove
+from app.commands.audit.command import verify_stream
 from app.core.audit.codec import SignedHead
 from app.core.audit.verifier import BrokenChain
 from app.core.model import Millis
@@ -27,13 +27,13 @@ class Busy:
     async def begin(self) -> None:
         self.chain = await self.world.term(1, 50)
 
-    async def ending(self) -> StreamTail:
+    async def read_tail(self) -> StreamTail:
         await self.chain.seal([held(1)])
         await self.chain.anchor()
-        return await self.trail.ending()
+        return await self.trail.read_tail()
 
-    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
-        return await self.trail.lines(after, limit)
+    async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+        return await self.trail.read_lines(after, limit)
 
     async def anchored(self) -> SignedHead:
         self.walks += 1
@@ -49,7 +49,7 @@ async def busy() -> Busy:
 
 
 async def test_a_chain_that_grows_is_verified(busy: Busy) -> None:
-    verdict = await prove(busy, busy.anchored)
+    verdict = await verify_stream(busy, busy.anchored)
     assert (verdict.entries, busy.walks) == (52, 1)
 
 
@@ -57,20 +57,20 @@ async def test_an_edited_chain_that_grows_is_told_at_the_second_look(busy: Busy)
     number, text = busy.world.stream.rows[10]
     busy.world.stream.rows[10] = (number, text.replace('"p9"', '"pX"'))
     with pytest.raises(BrokenChain, match="entry 11"):
-        await prove(busy, busy.anchored)
+        await verify_stream(busy, busy.anchored)
     assert busy.walks == 2
 
 
 async def test_a_chain_that_is_edited_again_and_again_is_given_up(busy: Busy) -> None:
     class Moving(Busy):
-        async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
-            found = list(await super().lines(after, limit))
+        async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+            found = list(await super().read_lines(after, limit))
             return [*found[: self.walks], *found[self.walks + 1 :]] if not after else found
 
     moving = Moving(busy.world)
     moving.chain = busy.chain
     with pytest.raises(BrokenChain):
-        await prove(moving, moving.anchored)
+        await verify_stream(moving, moving.anchored)
     assert moving.walks == 5
 
 
@@ -80,11 +80,11 @@ async def test_a_head_whose_signature_does_not_hold_is_told_at_once(busy: Busy) 
     forged = replace(signed, at=Millis(99))
 
     class Forging(Busy):
-        async def ending(self) -> StreamTail:
-            return replace(await super().ending(), signed=forged)
+        async def read_tail(self) -> StreamTail:
+            return replace(await super().read_tail(), signed_head=forged)
 
     forging = Forging(busy.world)
     forging.chain = busy.chain
     with pytest.raises(BrokenChain, match="signature of the head"):
-        await prove(forging, forging.anchored)
+        await verify_stream(forging, forging.anchored)
     assert forging.walks == 1

@@ -11,7 +11,7 @@ import yaml
 from app.commands.check.command import CheckOptions, CheckResult, InstallationCheck, is_sound
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.kubeconfig import KubeconfigOptions
-from app.core.policy import TO_ENFORCE
+from app.core.policy import ENFORCE_COMMAND
 from app.core.well_known import GATE
 from app.kube.enforcement_probes import SCHEDULER
 from app.kube.enforcement_spec import API_VERSION
@@ -140,7 +140,7 @@ async def test_in_mode_observe_only_the_leader_is_tested(where: str) -> None:
     results = await results_of(api)
     assert list(results) == ["mode", "leader"]
     assert "Observe" in results["mode"].message
-    assert results["mode"].message.endswith(TO_ENFORCE) is (where == "policy")
+    assert results["mode"].message.endswith(ENFORCE_COMMAND) is (where == "policy")
 
 
 async def test_the_policy_goes_before_the_installation() -> None:

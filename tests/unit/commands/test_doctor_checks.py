@@ -9,13 +9,13 @@ from datetime import timedelta
 import pytest
 import yaml
 
-from app.commands.doctor.assumptions import planned
-from app.commands.doctor.checks import examine
+from app.commands.doctor.assumptions import planned_settings
+from app.commands.doctor.checks import run_checks
 from app.commands.doctor.findings import Check, Finding, Level
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.commands.doctor.snapshot import watch_expired_lease
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
-from app.core.policy import TO_ENFORCE
+from app.core.policy import ENFORCE_COMMAND
 from tests.fakes.fake_cluster_survey import FakeSurvey
 from tests.support.doctor_cluster import (
     AGENTS,
@@ -44,7 +44,7 @@ def found(
     """Return the findings that are not ok, by check."""
     fake = cluster(*objects, version=version, forbidden=forbidden)
     findings: dict[Check, list[Finding]] = {}
-    for each in examine(look(fake, values), HOME, NOW):
+    for each in run_checks(look(fake, values), HOME, NOW):
         if each.level is not Level.OK:
             findings.setdefault(each.check, []).append(each)
     return findings
@@ -208,7 +208,7 @@ def test_older_versions_of_dra_are_not_read() -> None:
     beta = "resource.k8s.io/v1beta1"
     fake.documents["/apis/resource.k8s.io"] = {"preferredVersion": {"groupVersion": beta}}
     fake.add(f"/apis/{beta}/deviceclasses", [made("DeviceClass", "x", "gpu.nvidia.com", spec={})])
-    findings = [e for e in examine(look(fake), HOME, NOW) if e.check is Check.DEVICE_CLASSES]
+    findings = [e for e in run_checks(look(fake), HOME, NOW) if e.check is Check.DEVICE_CLASSES]
     assert (findings[0].level, findings[0].objects) == (Level.WARNING, (beta,))
 
 
@@ -264,15 +264,15 @@ def test_custom_resources_that_cannot_be_read_are_a_warning() -> None:
 
 def test_a_broken_conversion_webhook_does_not_end_the_command() -> None:
     class Broken(FakeSurvey):
-        async def pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
+        async def list_pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
             if path.endswith("/trainings"):
                 raise ClusterUnavailable("conversion webhook failed")
-            async for page in super().pages(path, size):
+            async for page in super().list_pages(path, size):
                 yield page
 
     sound = cluster(UNKNOWN_KIND, *AGENTS)
     seen = look(Broken(sound.lists, sound.documents))
-    assert seen.unanswered == {"trainings.batch.example.com": "conversion webhook failed"}
+    assert seen.failed_lists == {"trainings.batch.example.com": "conversion webhook failed"}
     assert len(seen.workloads) == len(AGENTS)
 
 
@@ -348,7 +348,7 @@ def test_an_expired_lease_is_read_again_before_it_is_a_problem(renews: bool, lev
         again = made("Lease", "x", "fairgate-controller", HOME, spec=renewed)
         fake = cluster(*installed(Lease=again).values())
     asyncio.run(watch_expired_lease(fake, HOME, seen))
-    [finding] = [each for each in examine(seen, HOME, NOW) if each.check is Check.LEADER]
+    [finding] = [each for each in run_checks(seen, HOME, NOW) if each.check is Check.LEADER]
     assert finding.level is level
 
 
@@ -516,7 +516,7 @@ def test_a_policy_that_overrides_the_chart_by_observe_is_a_warning_with_the_comm
     finding = only(judged(Policy=observe, ConfigMap=chart), Check.MODE)
     assert finding.level is Level.WARNING
     assert "Policy default has mode Observe, which overrides the chart" in finding.message
-    assert finding.remedy.endswith(TO_ENFORCE)
+    assert finding.remedy.endswith(ENFORCE_COMMAND)
 
 
 @pytest.mark.parametrize(("own", "observes"), [({}, True), ({"mode": "Enforce"}, False)])
@@ -627,7 +627,7 @@ def test_a_redis_server_is_judged(server: RedisServer, level: Level, part: str) 
 
 def test_the_size_of_redis_is_a_sum() -> None:
     pods = [pod("team-a", f"train-{number}", 1) for number in range(2000)]
-    findings = examine(look(cluster(*pods)), HOME, NOW)
+    findings = run_checks(look(cluster(*pods)), HOME, NOW)
     [size] = [each for each in findings if each.check is Check.REDIS]
     assert "355 MB: 3 MB for 2000 pods with devices, 96 MB for usage records" in size.message
     assert "set maxmemory to 512 MB or more" in size.message
@@ -706,7 +706,7 @@ def test_the_redis_of_a_values_file_is_named_and_has_a_possible_url(
 
 def test_the_address_in_a_values_file_is_said_to_be_untested() -> None:
     seen = look(cluster(), "redis: {url: 'redis://user:secret@redis:6379/0'}")
-    told = [each.message for each in examine(seen, HOME, NOW)]
+    told = [each.message for each in run_checks(seen, HOME, NOW)]
     assert "the values file names redis:6379; --redis-url tests an address." in told
     assert "Fairgate is not installed; the settings of the values file are judged." in told
 
@@ -753,4 +753,4 @@ def test_a_caller_that_may_not_read_secrets_gets_a_warning() -> None:
 )
 def test_a_wrong_values_file_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="values file cannot be read"):
-        planned(text)
+        planned_settings(text)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from app.commands.doctor.assumptions import planned
+from app.commands.doctor.assumptions import planned_settings
 from app.commands.doctor.chart_values import as_values, as_yaml, chart_values
-from app.commands.doctor.checks import examine
+from app.commands.doctor.checks import run_checks
 from app.commands.doctor.findings import Level
 from app.commands.doctor.report import FINDINGS, as_document, as_text, has_problem
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
@@ -83,7 +83,9 @@ def test_values_list_all_parts_of_a_cluster_in_use() -> None:
 
 def test_a_cluster_has_no_problem_left_with_its_own_values() -> None:
     text = as_yaml(chart_values(look(cluster(*IN_USE)), HOME))
-    left = [e for e in examine(look(cluster(*IN_USE), text), HOME, NOW) if e.level is not Level.OK]
+    left = [
+        e for e in run_checks(look(cluster(*IN_USE), text), HOME, NOW) if e.level is not Level.OK
+    ]
     assert left == []
 
 
@@ -110,7 +112,7 @@ def test_a_namespace_of_a_tenant_is_not_exempted_and_the_comment_says_so() -> No
     assert values_of(seen)["extraExemptNamespaces"] == ["calico-system"]
     text = as_yaml(chart_values(seen, HOME))
     assert "# Not exempted: team-a of tenant research, where DaemonSet shell (" in text
-    [found] = [each for each in examine(seen, HOME, NOW) if "team-a" in each.message]
+    [found] = [each for each in run_checks(seen, HOME, NOW) if "team-a" in each.message]
     assert found.level is Level.PROBLEM
     assert "namespace team-a of tenant research runs node agents" in found.message
 
@@ -118,7 +120,7 @@ def test_a_namespace_of_a_tenant_is_not_exempted_and_the_comment_says_so() -> No
 def test_an_exempt_namespace_of_a_tenant_is_a_warning() -> None:
     tenant = made("Tenant", "x", "research", spec={"namespaces": ["team-a"]})
     seen = look(cluster(tenant), "extraExemptNamespaces: [team-a]\n")
-    [found] = [each for each in examine(seen, HOME, NOW) if "team-a" in each.message]
+    [found] = [each for each in run_checks(seen, HOME, NOW) if "team-a" in each.message]
     assert found.level is Level.WARNING
     assert "exempt and belongs to tenant research" in found.message
 
@@ -160,7 +162,7 @@ def test_names_with_yaml_syntax_are_quoted() -> None:
 
 def test_text_has_one_line_for_each_finding_problems_first() -> None:
     seen = look(cluster(*AGENTS, version="v1.31.0"))
-    findings = examine(seen, HOME, NOW)
+    findings = run_checks(seen, HOME, NOW)
     *lines, summary = as_text(findings).splitlines()
     assert len(lines) == len(findings)
     levels = [line.split()[0] for line in lines]
@@ -171,7 +173,7 @@ def test_text_has_one_line_for_each_finding_problems_first() -> None:
 
 def test_hidden_characters_of_names_are_escaped() -> None:
     seen = look(cluster(ROLES[0], role_binding("volcano-scheduler", "evil\x1b[2J")))
-    findings = examine(seen, HOME, NOW)
+    findings = run_checks(seen, HOME, NOW)
     assert "\x1b" not in as_text(findings)
     json_output = output.OutputOptions(output.OutputFormat.JSON)
     assert "evil\\u001b" in output.as_text(json_output, as_document(findings, {}), FINDINGS)
@@ -179,7 +181,7 @@ def test_hidden_characters_of_names_are_escaped() -> None:
 
 def test_json_has_findings_and_values() -> None:
     seen = look(cluster(AGENTS[0]))
-    document = as_document(examine(seen, HOME, NOW), as_values(chart_values(seen, HOME)))
+    document = as_document(run_checks(seen, HOME, NOW), as_values(chart_values(seen, HOME)))
     assert (document["problems"], document["warnings"]) == (1, 0)
     [found] = [each for each in document["findings"] if each["level"] == "problem"]
     assert found["check"] == "exempt-namespaces"
@@ -193,6 +195,6 @@ def test_a_right_to_get_version_is_not_needed_for_the_values() -> None:
 
 
 def test_values_files_are_read_as_the_chart_reads_them() -> None:
-    read = planned("exemptNamespaces: [only]\nextraExemptNamespaces: [more]\n")
+    read = planned_settings("exemptNamespaces: [only]\nextraExemptNamespaces: [more]\n")
     assert read.exempt == ("only", "more")
-    assert planned("devices: {refusePrivileged: false}").rules.refuse_privileged is False
+    assert planned_settings("devices: {refusePrivileged: false}").rules.refuse_privileged is False

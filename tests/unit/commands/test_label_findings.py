@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.commands.nodes.gpu_products import Product, guess, label_of
-from app.commands.nodes.label_findings import Inventory, Seen, Trouble, labellings
-from app.commands.nodes.unmanaged_pods import Other, crowds
+from app.commands.nodes.label_findings import FindingKind, Inventory, ObservedNode, labellings
+from app.commands.nodes.unmanaged_pods import Other, sum_by_pool
 from app.core.model import PoolName, Resource
 from app.core.podspec.device_fractions import LABEL_PRODUCT, SHARED, WHOLE
 from app.core.quantities import ManagedResources
@@ -15,11 +15,13 @@ MANAGED = ManagedResources(["nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/
 T4 = {LABEL_PRODUCT: "Tesla-T4"}
 
 
-def node(name: str, labels: dict[str, str] | None = None, gpus: int = 4, plugin: str = "") -> Seen:
-    return Seen(name, labels or {}, {WHOLE: gpus} if gpus else {}, plugin)
+def node(
+    name: str, labels: dict[str, str] | None = None, gpus: int = 4, plugin: str = ""
+) -> ObservedNode:
+    return ObservedNode(name, labels or {}, {WHOLE: gpus} if gpus else {}, plugin)
 
 
-def troubles(*nodes: Seen, **pools: dict[str, str]) -> list[tuple[str, Trouble]]:
+def troubles(*nodes: ObservedNode, **pools: dict[str, str]) -> list[tuple[str, FindingKind]]:
     selectors = {PoolName(name): labels for name, labels in pools.items()}
     inventory = Inventory(nodes, MANAGED, selectors)
     return [(each.node, each.trouble) for each in inventory.findings()]
@@ -30,43 +32,43 @@ def test_a_labelled_node_and_one_without_devices_are_in_order() -> None:
 
 
 def test_a_node_without_the_label_of_its_product_is_found() -> None:
-    amd = Seen("b", T4, {Resource("amd.com/gpu"): 8})
+    amd = ObservedNode("b", T4, {Resource("amd.com/gpu"): 8})
     assert troubles(node("a"), amd) == [
-        ("a", Trouble.UNLABELLED),
-        ("b", Trouble.UNLABELLED),
+        ("a", FindingKind.UNLABELLED),
+        ("b", FindingKind.UNLABELLED),
     ]
 
 
 def test_a_label_against_the_plugins_own_word_is_found() -> None:
-    assert troubles(node("a", T4, plugin="NVIDIA-NVIDIA L4")) == [("a", Trouble.CONTRADICTED)]
+    assert troubles(node("a", T4, plugin="NVIDIA-NVIDIA L4")) == [("a", FindingKind.CONTRADICTED)]
     shared = {LABEL_PRODUCT: "NVIDIA-L4-SHARED"}
     assert troubles(node("a", shared, plugin="NVIDIA-NVIDIA L4")) == []
 
 
 def test_a_label_without_devices_is_found() -> None:
-    assert troubles(node("a", T4, gpus=0)) == [("a", Trouble.SILENT)]
+    assert troubles(node("a", T4, gpus=0)) == [("a", FindingKind.SILENT)]
 
 
 def test_without_pools_no_node_misses_one() -> None:
     assert troubles(node("a", T4)) == []
-    assert troubles(node("a", T4), other={"x": "y"}) == [("a", Trouble.NO_POOL)]
+    assert troubles(node("a", T4), other={"x": "y"}) == [("a", FindingKind.NO_POOL)]
 
 
 def test_a_node_of_two_pools_is_found() -> None:
-    assert troubles(node("a", T4), one={}, two=T4) == [("a", Trouble.OVERLAP)]
+    assert troubles(node("a", T4), one={}, two=T4) == [("a", FindingKind.OVERLAP)]
 
 
 def test_the_odd_one_of_a_pool_is_found_but_no_pool_has_two_halves() -> None:
     l4 = {LABEL_PRODUCT: "NVIDIA-L4"}
     some = [node("a", T4), node("b", T4), node("c", l4)]
-    assert troubles(*some, all={}) == [("c", Trouble.ODD)]
+    assert troubles(*some, all={}) == [("c", FindingKind.ODD)]
     assert troubles(*some[1:], all={}) == []
 
 
 def test_a_share_of_unknown_size_is_found() -> None:
-    shared = Seen("a", T4, {SHARED: 8})
-    told = Seen("b", {**T4, "nvidia.com/gpu.replicas": "4"}, {SHARED: 8})
-    assert troubles(shared, told) == [("a", Trouble.UNPRICED)]
+    shared = ObservedNode("a", T4, {SHARED: 8})
+    told = ObservedNode("b", {**T4, "nvidia.com/gpu.replicas": "4"}, {SHARED: 8})
+    assert troubles(shared, told) == [("a", FindingKind.UNPRICED)]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +116,8 @@ def test_pods_that_could_run_elsewhere_are_summed_up_by_pool() -> None:
     others = [
         Other("x/a", "n1", {cpu: 500, Resource("pods"): 1}),
         Other("x/b", "n2", {cpu: 1500}),
-        Other("x/d", "n1", {cpu: 9000}, belongs=True),
+        Other("x/d", "n1", {cpu: 9000}, is_node_local=True),
         Other("x/c", "elsewhere", {cpu: 9000}),
     ]
-    [(pool, crowd)] = crowds(others, {"n1": "h100", "n2": "h100"}).items()
-    assert (pool, crowd.pods, crowd.nodes, crowd.room) == ("h100", 2, {"n1", "n2"}, {cpu: 2000})
+    [(pool, crowd)] = sum_by_pool(others, {"n1": "h100", "n2": "h100"}).items()
+    assert (pool, crowd.pods, crowd.nodes, crowd.used) == ("h100", 2, {"n1", "n2"}, {cpu: 2000})

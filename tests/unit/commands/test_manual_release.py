@@ -16,7 +16,7 @@ from app.commands.release.manual_release import ByHand
 from app.commands.release.release_all import release_all
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
-from app.core.policy import TO_ENFORCE
+from app.core.policy import ENFORCE_COMMAND
 from app.terminal.output import OutputFormat, OutputOptions
 from tests.fakes.fake_api_server import FakeApiServer, held
 
@@ -185,7 +185,7 @@ async def test_all_are_released_page_by_page_and_nothing_new_is_held(
     }
     told = capsys.readouterr().out
     assert told.startswith("Released 8 pods by hand, as olga.\n1 of them carries gates")
-    assert TO_ENFORCE in told
+    assert ENFORCE_COMMAND in told
     assert "helm uninstall fairgate" in told
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.controller.audit_reports import MOST, AuditReportCollector, AuditReportSender
+from app.controller.audit_reports import MAX_WAITING, AuditReportCollector, AuditReportSender
 from app.controller.refusal_limit import MOST_REFUSALS, WINDOW_MS
 from app.core.audit_entry import EntryType, Fact
 from app.core.durations import DAY
@@ -78,7 +78,7 @@ async def test_reports_wait_while_redis_is_away() -> None:
 async def test_what_there_is_no_room_for_is_counted() -> None:
     line = Line()
     line.reports.down = True
-    for number in range(MOST + 7):
+    for number in range(MAX_WAITING + 7):
         line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
     await line.reporting.flush()
     line.reports.down = False
@@ -187,7 +187,7 @@ async def test_refusals_are_recorded_one_by_one_again_after_the_window() -> None
 
 async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
     line = Line()
-    for number in range(MOST + 7):
+    for number in range(MAX_WAITING + 7):
         line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
     line.reporting.report(EntryType.RESTORED, {"kind": "Policy"})
     await line.reporting.flush()

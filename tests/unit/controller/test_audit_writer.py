@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from app.controller.audit_chain import Retention
-from app.controller.audit_writer import MOST, Auditor
-from app.core.audit.codec import line, read
+from app.controller.audit_writer import MAX_WAITING, Auditor
+from app.core.audit.codec import entry_line, parse_line
 from app.core.audit.verifier import BrokenChain, ChainVerifier
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import StoreFull
@@ -56,7 +56,7 @@ async def test_what_is_recorded_in_a_term_is_sealed_signed_and_anchored(world: W
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
         auditor.record(held(1))
-        await auditor.end()
+        await auditor.end_term()
     entry_types = [each.record.entry_type for each in world.stream.entries()]
     assert entry_types == [EntryType.KEY, EntryType.LEADING, EntryType.HELD, EntryType.LEADING]
     assert world.anchor.head == world.stream.signed
@@ -70,8 +70,8 @@ async def test_a_note_is_kept_with_its_entry_and_goes_when_all_before_it_is_seal
     world.stream.down = True
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
-        auditor.record(replace(held(1), notes=(("a", "held"),)))
-        auditor.record(replace(held(2), notes=(("b", "held"),)))
+        auditor.record(replace(held(1), audit_markers=(("a", "held"),)))
+        auditor.record(replace(held(2), audit_markers=(("b", "held"),)))
         auditor.clear_marker("a")
         world.stream.down = False
         await until(lambda: world.stream.notes == {"b": "held"})
@@ -85,8 +85,8 @@ async def test_what_was_not_sealed_is_not_noted(world: World) -> None:
         auditor.start_term(3)
         await until(lambda: bool(world.stream.rows))
         world.stream.down = True
-        auditor.record(replace(held(1), notes=(("a", "held"),)))
-        await auditor.end()
+        auditor.record(replace(held(1), audit_markers=(("a", "held"),)))
+        await auditor.end_term()
     assert world.stream.notes == {}
 
 
@@ -94,7 +94,7 @@ async def test_a_standby_records_nothing(world: World) -> None:
     async with running(world.auditor()) as auditor:
         auditor.record(held(1))
         auditor.start_term(3)
-        await auditor.end()
+        await auditor.end_term()
         auditor.record(held(2))
     assert EntryType.HELD not in [each.record.entry_type for each in world.stream.entries()]
 
@@ -107,7 +107,7 @@ async def test_records_wait_while_redis_is_away(world: World) -> None:
             auditor.record(held(number))
         world.stream.down = False
         await until(lambda: len(world.stream.rows) == 602)
-        await auditor.end()
+        await auditor.end_term()
     assert world.verify().gaps == 0
 
 
@@ -115,13 +115,13 @@ async def test_what_is_beyond_the_bound_is_named(world: World) -> None:
     world.stream.down = True
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
-        for number in range(MOST + 10):
+        for number in range(MAX_WAITING + 10):
             auditor.record(held(number, at=number))
         world.stream.down = False
         await until(lambda: bool(world.gaps()))
     (gap,) = world.gaps()
     assert gap.record.facts["dropped"] == 11  # including the first entry of the term
-    assert (gap.record.facts["from"], gap.record.facts["to"]) == (MOST - 1, MOST + 9)
+    assert (gap.record.facts["from"], gap.record.facts["to"]) == (MAX_WAITING - 1, MAX_WAITING + 9)
 
 
 async def test_a_lost_answer_seals_once(world: World) -> None:
@@ -133,7 +133,7 @@ async def test_a_lost_answer_seals_once(world: World) -> None:
         auditor.record(held(2))
         world.stream.deaf = False
         await until(lambda: len(world.stream.rows) == 4)
-        await auditor.end()
+        await auditor.end_term()
     entry_types = [each.record.entry_type for each in world.stream.entries()]
     assert entry_types == [
         EntryType.KEY,
@@ -150,7 +150,7 @@ async def test_an_old_leader_steps_down_and_seals_nothing(world: World) -> None:
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
         await until(lambda: world.deposed == 1)
-        await auditor.end()
+        await auditor.end_term()
     assert {each.epoch for each in world.stream.entries()} == {4}
 
 
@@ -169,7 +169,7 @@ async def test_facts_of_any_kind_are_written_as_json_gives_them_back(world: Worl
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
         auditor.record(AuditRecord(Millis(1), EntryType.HELD, facts))  # type: ignore[arg-type]
-        await auditor.end()
+        await auditor.end_term()
     assert world.verify().entries == 4
 
 
@@ -185,7 +185,7 @@ async def test_the_next_leader_goes_on_where_the_last_one_ended(world: World) ->
 async def test_redis_emptied_under_a_leader_becomes_a_gap_that_is_exact(world: World) -> None:
     chain = await world.term(3, 2)
     world.stream.flush()
-    assert not await chain.stands()
+    assert not await chain.matches_stream()
     assert await chain.seal([held(9)]) is None
     await world.term(3, 1, chain)
     (gap,) = world.gaps()
@@ -202,7 +202,7 @@ async def test_redis_emptied_between_leaders_goes_on_from_the_anchor(world: Worl
     world.stream.flush()
     await world.term(4, 1)
     (gap,) = world.gaps()
-    assert (gap.number, gap.before) == (anchored.head.number + 1, anchored.head.hash)
+    assert (gap.number, gap.previous_hash) == (anchored.head.number + 1, anchored.head.hash)
     assert gap.record.facts["exact"] is False
     assert world.verify().first == gap
 
@@ -245,13 +245,13 @@ async def test_what_was_never_signed_is_set_aside(world: World, forge: str) -> N
             forged = [*entries[:-1], seal(entries[-2].head, 3, held(66))]
         case _:
             forged = entries[:-1]
-    stream.rows = [(each.number, line(each)) for each in forged]
+    stream.rows = [(each.number, entry_line(each)) for each in forged]
     with pytest.raises(BrokenChain):
         world.verify()
     await world.term(4, 1)
     assert [number for number, _ in stream.aside] == [each.number for each in forged]
     (gap,) = world.gaps()
-    assert gap.before == entries[-1].hash
+    assert gap.previous_hash == entries[-1].hash
     assert world.verify().first == gap
 
 
@@ -274,7 +274,7 @@ async def test_a_head_of_another_key_vouches_for_nothing(world: World) -> None:
     await world.term(3, 2)
     stream = world.stream
     forged = seal(stream.entries()[-1].head, 3, held(66))
-    stream.rows.append((forged.number, line(forged)))
+    stream.rows.append((forged.number, entry_line(forged)))
     signed = stream.signed
     assert signed is not None
     stream.signed = FakeKey().signer.sign(replace(signed, head=forged.head))
@@ -285,9 +285,9 @@ async def test_a_head_of_another_key_vouches_for_nothing(world: World) -> None:
 async def test_a_head_that_was_lost_alone_is_written_again(world: World) -> None:
     chain = await world.term(3, 2)
     world.stream.signed = None
-    assert not await chain.stands()
+    assert not await chain.matches_stream()
     await chain.open(3)
-    assert chain.has_own
+    assert chain.has_unsealed
     assert await chain.seal([]) == 0
     assert (world.verify().entries, world.verify().gaps) == (3, 0)
 
@@ -312,7 +312,7 @@ async def test_a_new_key_is_recorded_though_the_head_was_lost_too(world: World) 
     world.key, world.stream.signed = FakeKey(), None
     async with running(world.auditor()) as auditor:
         auditor.start_term(4)
-        await auditor.end()
+        await auditor.end_term()
     assert EntryType.KEY in [each.record.entry_type for each in world.stream.entries()[3:]]
     assert world.verify().gaps == 0
 
@@ -398,14 +398,14 @@ async def test_copies_bridge_what_redis_lost(world: World) -> None:
     await world.term(4, 2)
     proof = ChainVerifier(copies=True)
     for text in world.copies.lines:
-        found = read(text)
+        found = parse_line(text)
         if isinstance(found, Entry):
             proof.add_entry(found)
         elif found is not None:
             proof.check_head(found)
     verdict = proof.verdict()
-    assert (verdict.unsigned, verdict.gaps) == (0, 1)
-    assert verdict.signed == world.anchor.head
+    assert (verdict.unsigned_entries, verdict.gaps) == (0, 1)
+    assert verdict.newest_signed_head == world.anchor.head
 
 
 # --- retention ---
@@ -419,8 +419,8 @@ async def test_old_entries_go_and_the_rest_still_verifies(world: World) -> None:
     assert not await chain.prune()
     entries = world.stream.entries()
     assert [each.record.entry_type for each in entries] == [EntryType.HELD, EntryType.PRUNED]
-    assert entries[-1].record.facts["last"] == {"number": 21, "hash": entries[0].before}
-    assert world.verify().absent == Head(21, entries[0].before)
+    assert entries[-1].record.facts["last"] == {"number": 21, "hash": entries[0].previous_hash}
+    assert world.verify().missing_head == Head(21, entries[0].previous_hash)
     assert not await chain.prune()
 
 
@@ -442,7 +442,7 @@ async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None
 
 
 async def test_however_little_memory_redis_is_given_the_newest_entries_stay(world: World) -> None:
-    world.retention = Retention(Millis(AGE), SIZE, least=6000)
+    world.retention = Retention(Millis(AGE), SIZE, min_bytes=6000)
     chain = await world.term(3, 50)
     world.stream.most = 1
     for _ in range(3):
@@ -457,7 +457,7 @@ async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: Wor
         await until(lambda: len(world.stream.rows) == 102)
         world.stream.most = world.stream.size
         auditor.record(held(555))
-        await auditor.end()
+        await auditor.end_term()
     entry_types = [each.record.entry_type for each in world.stream.entries()]
     assert entry_types[-3:] == [EntryType.PRUNED, EntryType.HELD, EntryType.LEADING]
     assert world.stream.size < world.stream.most
@@ -483,7 +483,7 @@ async def test_a_long_queue_of_records_hinders_no_retention(world: World) -> Non
         for number in range(5000):
             auditor.record(held(number, at=world.now))
         await until(lambda: world.stream.rows[0][0] > 1)
-        await auditor.end()
+        await auditor.end_term()
     entry_types = [each.record.entry_type for each in world.stream.entries()]
     assert entry_types.index(EntryType.PRUNED) < 2000
 

@@ -16,12 +16,12 @@ from app.core import events as ev
 from app.core.engine import Engine
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.fairshare.checkpoint import (
-    ELSEWHERE,
-    MOST_USERS,
+    MAX_STORED_USERS,
+    OTHER_TENANTS,
     FairnessState,
     TenantCheckpoint,
-    bounded,
-    fitting,
+    build_checkpoint,
+    fit_checkpoints,
 )
 from app.core.model import (
     DEFAULT_POOL,
@@ -37,7 +37,7 @@ from app.core.model import (
 )
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.k8s_types import objects
-from app.kube.checkpoint_store import read_checkpoint, written
+from app.kube.checkpoint_store import read_checkpoint, to_stored
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_checkpoint_store import FakeKeeper
 
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_back(
     at: int, epoch: int, own: FairnessState, users: dict[str, FairnessState]
 ) -> None:
     kept = TenantCheckpoint(Millis(at), epoch, own, {UserName(u): k for u, k in users.items()})
-    text = msgspec.json.encode(written(kept))
+    text = msgspec.json.encode(to_stored(kept))
     assert read_checkpoint(msgspec.json.decode(text, type=objects.CheckpointObject)) == kept
 
 
@@ -97,15 +97,15 @@ def user(part: float, spent: int) -> FairnessState:
 
 def spent(*checkpoints: TenantCheckpoint) -> int:
     kept = [k for each in checkpoints for k in (each.own, *each.users.values())]
-    return sum(amounts[GPU] for each in kept for amounts in each.spent.values())
+    return sum(amounts[GPU] for each in kept for amounts in each.totals.values())
 
 
 def test_users_beyond_the_bound_are_summed_and_those_with_most_history_named() -> None:
-    users = {UserName(f"u{i:03}"): user(i / 1000, i) for i in range(MOST_USERS + 50)}
-    kept = bounded(Millis(0), 1, FairnessState(spent={DEFAULT_POOL: {GPU: 7}}), users)
-    assert len(kept.users) == MOST_USERS
+    users = {UserName(f"u{i:03}"): user(i / 1000, i) for i in range(MAX_STORED_USERS + 50)}
+    kept = build_checkpoint(Millis(0), 1, FairnessState(totals={DEFAULT_POOL: {GPU: 7}}), users)
+    assert len(kept.users) == MAX_STORED_USERS
     assert min(kept.users) == "u050"
-    assert spent(kept) == 7 + sum(range(MOST_USERS + 50))
+    assert spent(kept) == 7 + sum(range(MAX_STORED_USERS + 50))
 
 
 def test_tenants_that_do_not_fit_are_summed_and_what_fits_is_as_small_as_said() -> None:
@@ -114,13 +114,13 @@ def test_tenants_that_do_not_fit_are_summed_and_what_fits_is_as_small_as_said() 
         TenantName(f"ns.{i:03}"): TenantCheckpoint(Millis(i), 1, user(i / 1000, 0), users)
         for i in range(200)
     }
-    kept = fitting(found, 500_000)
-    text = msgspec.json.encode({n: written(c) for n, c in kept.items()})
+    kept = fit_checkpoints(found, 500_000)
+    text = msgspec.json.encode({n: to_stored(c) for n, c in kept.items()})
     assert 200_000 < len(text) <= 500_000 + 1000
-    assert ELSEWHERE in kept
+    assert OTHER_TENANTS in kept
     assert "ns.199" in kept
     assert spent(*kept.values()) == spent(*found.values())
-    assert fitting(kept, 500_000) == kept
+    assert fit_checkpoints(kept, 500_000) == kept
 
 
 class Stage:
@@ -131,7 +131,7 @@ class Stage:
         self.now = Millis(10**12)
         self.valid = True
         self.checkpoints = Checkpoints(
-            self.engine.memory,
+            self.engine.checkpoints,
             self.keeper,
             lambda: self.valid,
             lambda: self.now,

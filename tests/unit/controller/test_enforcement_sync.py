@@ -21,7 +21,7 @@ async def test_the_last_result_stays_while_redis_does_not_answer() -> None:
     reading = asyncio.create_task(reader.read_results())
     try:
         first, second = EnforcementResult(Millis(1), 10), EnforcementResult(Millis(2), 10)
-        await results.post(first)
+        await results.store_result(first)
         async with asyncio.timeout(10):
             while reader.result != first:
                 await asyncio.sleep(0)
@@ -30,7 +30,7 @@ async def test_the_last_result_stays_while_redis_does_not_answer() -> None:
                 await asyncio.sleep(0)
             assert reader.result == first
             results.memory.down = False
-            await results.post(second)
+            await results.store_result(second)
             while reader.result != second:
                 await asyncio.sleep(0)
     finally:
@@ -50,7 +50,7 @@ class Replica:
     @asynccontextmanager
     async def reports(self) -> AsyncIterator[None]:
         """Report within this context."""
-        reporting = asyncio.create_task(self.reporter.report_life())
+        reporting = asyncio.create_task(self.reporter.send_heartbeats())
         try:
             yield
         finally:
@@ -67,17 +67,17 @@ async def test_a_replica_does_not_replace_the_newer_result_of_another() -> None:
     replica = Replica(results)
     await replica.reporter.publish({})
     hole = EnforcementResult(Millis(2), 60, {"hold": "a pod is not held"})
-    await results.post(hole)
+    await results.store_result(hole)
     replica.at = Millis(5)
     async with replica.reports():
         await turns()
-    assert await results.read() == replace(hole, renewed=Millis(5))
+    assert await results.read_result() == replace(hole, last_heartbeat=Millis(5))
 
 
 async def test_a_replica_reports_that_it_works_before_its_first_round() -> None:
     results = FakeEnforcementResults()
     last = EnforcementResult(Millis(1), 3600)
-    await results.post(last)
+    await results.store_result(last)
     replica = Replica(results, 3600)
     replica.at, replica.is_ready = Millis(3_000_000), False
     async with replica.reports():
@@ -85,7 +85,7 @@ async def test_a_replica_reports_that_it_works_before_its_first_round() -> None:
         assert results.renewed == 0
         replica.is_ready = True
         await turns()
-    assert await results.read() == replace(last, renewed=Millis(3_000_000))
+    assert await results.read_result() == replace(last, last_heartbeat=Millis(3_000_000))
 
 
 @pytest.mark.parametrize("has_probed", [True, False])
@@ -106,7 +106,7 @@ async def test_a_replica_whose_probes_stall_reports_no_longer(has_probed: bool) 
 async def test_a_result_that_redis_did_not_take_is_stored_later() -> None:
     results = FakeEnforcementResults()
     replica = Replica(results)
-    await results.post(EnforcementResult(Millis(0), 60))
+    await results.store_result(EnforcementResult(Millis(0), 60))
     results.memory.down = True
     async with replica.reports():
         await replica.reporter.publish({"hold": "a pod is not held"})
@@ -115,7 +115,7 @@ async def test_a_result_that_redis_did_not_take_is_stored_later() -> None:
         replica.at = Millis(3)
         await turns()
     holes = {"hold": "a pod is not held"}
-    assert await results.read() == EnforcementResult(Millis(1), 60, holes, Millis(3))
+    assert await results.read_result() == EnforcementResult(Millis(1), 60, holes, Millis(3))
 
 
 async def test_a_replica_without_probes_replaces_results_of_replicas_that_end() -> None:
@@ -123,7 +123,9 @@ async def test_a_replica_without_probes_replaces_results_of_replicas_that_end() 
     replica = Replica(results, 0)
     await replica.reporter.publish({})
     async with replica.reports():
-        await results.post(EnforcementResult(Millis(2), 10, {"hold": "a pod is not held"}))
+        await results.store_result(EnforcementResult(Millis(2), 10, {"hold": "a pod is not held"}))
         replica.at = Millis(500_000)
         await turns()
-    assert await results.read() == EnforcementResult(Millis(1), 0, renewed=Millis(500_000))
+    assert await results.read_result() == EnforcementResult(
+        Millis(1), 0, last_heartbeat=Millis(500_000)
+    )

@@ -28,7 +28,7 @@ from app.core.model import (
     Uid,
     UserName,
 )
-from app.core.well_known import HELD
+from app.core.well_known import RELEASE_HELD
 from app.ports.cluster import StoredCondition
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_evictor import FreePod
@@ -56,14 +56,14 @@ async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
 async def test_a_standby_releases_nothing() -> None:
     async with running(Rig()) as rig:
         await rig.create(held_pod("p", "a"))
-        await until(lambda: bool(list(rig.engine.held())))
+        await until(lambda: bool(list(rig.engine.held_pods())))
         assert rig.released() == 0
         assert rig.memory.contents is None
 
 
 async def test_the_epoch_is_above_everything_that_was_ever_seen() -> None:
     async with running(Rig(Memory(floor=7))) as rig:
-        old = changed(held_pod("old", "a"), gates=(), release="9.3")
+        old = changed(held_pod("old", "a"), gates=(), release_annotation="9.3")
         await rig.create(old)
         rig.lead.free.set()
         await until(lambda: rig.meters.epochs == [10])
@@ -106,7 +106,7 @@ async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
         rig.lead.free.set()
         await until(lambda: rig.leader.leads and rig.is_copy())
         for _ in range(MOST_DUE + 1):
-            rig.copier.copy(Dequeue(Uid("x")))
+            rig.copier.queue_write(Dequeue(Uid("x")))
         await until(lambda: rig.meters.failures == ["write"])
         await rig.create(held_pod("p", "a"))
         await until(lambda: rig.released() == 1 and rig.is_settled())
@@ -122,7 +122,7 @@ async def test_runs_that_end_while_redis_is_away_are_written_when_it_is_back() -
         await until(lambda: bool(rig.meters.failures))
         rig.now = Millis(90_000)
         await rig.hear(ev.PodGone(rig.now, held_pod("p0", "a").uid))
-        await until(lambda: len(list(rig.engine.queries.running())) == 1)
+        await until(lambda: len(list(rig.engine.queries.open_usage_records())) == 1)
         rig.memory.down = False
         await until(lambda: len(rig.memory.runs.ended) == 1)
         (run,) = rig.memory.runs.ended.values()
@@ -153,7 +153,7 @@ async def test_a_new_leader_goes_on_with_the_runs_of_the_last() -> None:
         await until(lambda: len(rig.memory.runs.open) == 2)
     second = Rig(first.memory)
     second.now = Millis(200_000)
-    seen = changed(pods[0], gates=(), release="1.1", started=Millis(170_000))
+    seen = changed(pods[0], gates=(), release_annotation="1.1", started_at=Millis(170_000))
     async with running(second) as rig:
         await rig.create(seen)
         rig.lead.transitions = 5
@@ -196,7 +196,7 @@ async def test_nothing_is_released_while_redis_is_away() -> None:
         rig.memory.down = True
         await until(lambda: bool(rig.meters.failures))
         await rig.create(held_pod("p", "a"))
-        await until(lambda: bool(list(rig.engine.held())))
+        await until(lambda: bool(list(rig.engine.held_pods())))
         assert rig.released() == 0
         rig.memory.down = False
         await until(lambda: rig.released() == 1)
@@ -225,17 +225,17 @@ async def test_a_leader_that_leaves_does_not_take_the_lease_again() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
         await until(lambda: rig.leader.leads)
-        rig.leader.leave()
+        rig.leader.stop_leading()
         await rig.releases.drain(1)
-        await rig.lead.give_up()
+        await rig.lead.release_lease()
         await until(rig.parts["leader"].done)
         assert not rig.leader.leads
 
 
 async def test_a_standby_that_leaves_never_leads() -> None:
     async with running(Rig()) as rig:
-        await until(lambda: rig.engine.ready)
-        rig.leader.leave()
+        await until(lambda: rig.engine.is_ready)
+        rig.leader.stop_leading()
         await until(rig.parts["leader"].done)
         rig.lead.free.set()
         assert not rig.leader.leads
@@ -401,7 +401,9 @@ async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> Non
         await until(lambda: rig.released() == 2)
         for i in range(2):
             rig.corrector.pods["b", f"b{i}"] = FreePod(f"b/b{i}", budget=[0])
-            stored = changed(held_pod(f"b{i}", "b"), gates=(), release=f"5.{i + 1}", node=NODE)
+            stored = changed(
+                held_pod(f"b{i}", "b"), gates=(), release_annotation=f"5.{i + 1}", node=NODE
+            )
             await rig.hear(ev.PodObserved(rig.now, stored))
         rig.now = Millis(rig.now + 3_600_000)  # long after minRuntime
         await rig.create(held_pod("p", "a"))
@@ -409,7 +411,7 @@ async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> Non
         rig.corrector.pods["b", "b0"].budget = None
         rig.now = Millis(rig.now + 60_000)
         await until(lambda: ("b", "b0") not in rig.corrector.pods)
-        told = lambda: [t for t in rig.told.notices if t.notice is EventReason.RECLAIMED]  # noqa: E731
+        told = lambda: [t for t in rig.told.notices if t.reason is EventReason.RECLAIMED]  # noqa: E731
         await until(lambda: bool(told()))
         assert rig.releaser.pods["a", "p"].held  # it is terminating and still counts
         await rig.hear(ev.PodGone(rig.now, Uid("b/b0")))
@@ -428,13 +430,13 @@ async def test_the_loop_sleeps_no_longer_than_until_something_is_due() -> None:
         await until(lambda: rig.meters.answers == [ReleaseOutcome.HELD])
         rig.now = Millis(rig.now + 900)
         await until(lambda: rig.inbox.patience == 0.1)
-        rig.releaser.pods["a", "p"].stamp = HELD
+        rig.releaser.pods["a", "p"].stamp = RELEASE_HELD
         rig.now = Millis(rig.now + 100)
         await until(lambda: rig.released() == 1 and rig.inbox.patience == TICK_SECONDS)
 
 
 def running_pod(name: str, since: int) -> Pod:
-    return changed(held_pod(name, "a", since=since), gates=(), release="", node=NODE)
+    return changed(held_pod(name, "a", since=since), gates=(), release_annotation="", node=NODE)
 
 
 async def test_who_was_there_before_us_is_adopted_until_that_is_seen() -> None:
@@ -456,7 +458,7 @@ async def test_who_was_there_before_us_is_adopted_until_that_is_seen() -> None:
 
         await until(is_adopted)
         assert rig.corrector.pods["a", "old"].labels["fairgate.io/tenant"] == "ns.a"
-        await rig.hear(ev.PodObserved(rig.now, changed(old, release="adopted")))
+        await rig.hear(ev.PodObserved(rig.now, changed(old, release_annotation="adopted")))
         await until(rig.is_copy)
         asked = len(rig.corrector.asked)
         rig.now = Millis(rig.now + 1_000_000)
@@ -475,7 +477,7 @@ async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
         rig.corrector.pods["a", "new"] = FreePod(new.uid, budget=[0])
         await rig.hear(ev.PodObserved(rig.now, new))
         await until(lambda: rig.meters.strays == 1 and len(rig.corrector.asked) == 1)
-        assert [t.notice for t in rig.told.notices] == [EventReason.REFUSED]
+        assert [t.reason for t in rig.told.notices] == [EventReason.REFUSED]
         [record] = [r for r in caplog.records if r.levelname == "ERROR"]
         assert (record.__dict__["pod"], record.__dict__["node"]) == ("new", NODE)
         rig.corrector.pods["a", "new"].budget = None
@@ -490,7 +492,7 @@ async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
         rig.lead.free.set()
         await until(lambda: rig.leader.leads)
         rig.lead.free.clear()
-        rig.lead.left = lambda: 0.0  # type: ignore[method-assign]
+        rig.lead.seconds_left = lambda: 0.0  # type: ignore[method-assign]
         await rig.hear(ev.PodObserved(rig.now, running_pod("new", 31_000)))
         await until(lambda: rig.meters.strays == 1)
         before = rig.inbox.waits

@@ -39,10 +39,10 @@ def test_a_pod_that_is_gone_is_not_observed_before() -> None:
 
 def test_data_ages_since_the_last_data_of_a_stale_watch_although_passes_go_on() -> None:
     now, lag = AT, 0.0
-    engine = Engine(ManagedResources([]), EngineOptions(records=False))
+    engine = Engine(ManagedResources([]), EngineOptions(evicts=False))
     steps = Steps(Liveness(), lambda _: None)
     follower = Follower(engine, EventQueue(), steps, lambda: now, lambda: lag)
     now = Millis(400)
-    assert follower.age() == 400
+    assert follower.age_milliseconds() == 400
     lag = 61.5
-    assert follower.age() == 61_500
+    assert follower.age_milliseconds() == 61_500

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.controller.event_queue import EventQueue
 from app.controller.follower import Follower
-from app.controller.leader_state_sync import AGAIN_MS, LeaderStatePublisher, LeaderStateReader
+from app.controller.leader_state_sync import REPEAT_MS, LeaderStatePublisher, LeaderStateReader
 from app.core import events as ev
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
@@ -42,7 +42,7 @@ def engine(*pods: Pod, leads: bool) -> Engine:
 
 
 def rule(of: Engine, uid: str) -> Rule:
-    found = of.queries.why(Uid(uid))
+    found = of.queries.explain_wait(Uid(uid))
     assert found is not None
     return found.rule
 
@@ -92,7 +92,7 @@ async def test_what_has_not_changed_is_told_again_after_a_while_only() -> None:
     async with running(line.posting.publish_state):
         await line.rounds()
         assert line.store.posted == 1
-        line.now = Millis(line.now + AGAIN_MS - 1)
+        line.now = Millis(line.now + REPEAT_MS - 1)
         await line.rounds()
         assert line.store.posted == 1
         line.now = Millis(line.now + 1)
@@ -134,7 +134,7 @@ async def test_a_read_without_a_state_is_a_read() -> None:
     line = Line(engine(leads=False))
     line.store.memory.down = True
     async with running(line.hearing.read_state):
-        await until(lambda: not line.hearing.reachable)
+        await until(lambda: not line.hearing.is_reachable)
         assert not line.hearing.has_read
         line.store.memory.down = False
         await until(lambda: line.hearing.has_read)
@@ -143,7 +143,12 @@ async def test_a_read_without_a_state_is_a_read() -> None:
 
 async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None:
     wall = [
-        replace(held_pod(f"w{n}", "bbcc"[n]), gates=(), release=f"1.{n + 1}", node=NodeName("n"))
+        replace(
+            held_pod(f"w{n}", "bbcc"[n]),
+            gates=(),
+            release_annotation=f"1.{n + 1}",
+            node=NodeName("n"),
+        )
         for n in range(4)
     ]
     gang = [held_pod(f"g{n}", "a", 1, since=1) for n in range(3)]
@@ -157,31 +162,31 @@ async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None
         each.handle(ev.PodGone(late, wall[0].uid))
         each.handle(ev.Pass(late))
     leader_message = leader.queries.leader_message(late, 7, 0.0)
-    assert [each.tenant for each in leader_message.reserved] == ["ns.a"]
+    assert [each.tenant for each in leader_message.reservations] == ["ns.a"]
     assert rule(leader, small.uid) is Rule.RESERVATION
     assert rule(replica, small.uid) is not Rule.RESERVATION
     replica.apply_leader_state(leader_message)
     replica.handle(ev.Pass(late))
     for pod in (*gang, small):
-        assert replica.queries.why(pod.uid) == leader.queries.why(pod.uid)
-    replica.apply_leader_state(replace(leader_message, reserved=()))
+        assert replica.queries.explain_wait(pod.uid) == leader.queries.explain_wait(pod.uid)
+    replica.apply_leader_state(replace(leader_message, reservations=()))
     assert rule(replica, small.uid) is not Rule.RESERVATION
 
 
 async def test_a_replica_answers_as_its_leader_about_gangs_that_begin_anew() -> None:
     lead = Lead()
     round_of(lead, 0)
-    pods = [member(n, gang_anew=True) for n in (20, 21, 22, 23)]
+    pods = [member(n, restart_gang=True) for n in (20, 21, 22, 23)]
     lead.see(*pods)
     replica = engine(*pods, leads=False)
     replica.handle(ev.Pass(lead.at))
     leader_message = lead.engine.queries.leader_message(lead.at, 7, 0.0)
     replica.apply_leader_state(leader_message)
-    why = replica.queries.why(pods[0].uid)
-    assert why == lead.engine.queries.why(pods[0].uid)
+    why = replica.queries.explain_wait(pods[0].uid)
+    assert why == lead.engine.queries.explain_wait(pods[0].uid)
     assert why is not None
     assert why.rule is Rule.GANG_DEFERRED
-    replica.apply_leader_state(replace(leader_message, deferred={}))
+    replica.apply_leader_state(replace(leader_message, deferred_gangs={}))
     assert rule(replica, pods[0].uid) is not Rule.GANG_DEFERRED
 
 
@@ -194,10 +199,10 @@ async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused(
     leader_message = leader.queries.leader_message(at, 7, 0.0)
     steps = Steps(Liveness(), lambda _: None)
     mirror = Follower(replica, EventQueue(), steps, lambda: at, lambda: 0.0)
-    mirror.receive(leader_message)
+    mirror.receive_leader_state(leader_message)
     async with running(mirror.follow_events):
         await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)
-    assert replica.queries.why(pods[0].uid) == leader.queries.why(pods[0].uid)
-    replica.apply_leader_state(replace(leader_message, refused={}))
+    assert replica.queries.explain_wait(pods[0].uid) == leader.queries.explain_wait(pods[0].uid)
+    replica.apply_leader_state(replace(leader_message, refusal_counts={}))
     replica.handle(ev.Pass(at))
     assert rule(replica, pods[0].uid) is not Rule.REFUSED

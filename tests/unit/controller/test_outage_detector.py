@@ -26,7 +26,7 @@ class Held:
         self.count = count
         self.policy_uid: str | None = None
 
-    def held(self) -> list[Any]:
+    def held_pods(self) -> list[Any]:
         return [
             SimpleNamespace(uid=Uid(f"u{n:05}"), namespace="ns", name=f"p{n}")
             for n in reversed(range(self.count))
@@ -58,12 +58,16 @@ class Rig:
         if not self.redis:
             raise StoreUnavailable("redis:6379: Name or service not known")
 
-    async def events(self, pods: list[PodRef], reason: str, message: str, now: Millis) -> None:
+    async def write_events(
+        self, pods: list[PodRef], reason: str, message: str, now: Millis
+    ) -> None:
         if self.fails:
             raise ClusterUnavailable("no answer")
         self.told.append(([ref.name for ref in pods], reason, message))
 
-    async def condition(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+    async def write_condition(
+        self, releasing: bool, reason: str, message: str, now: Millis
+    ) -> None:
         if self.fails:
             raise ClusterUnavailable("no answer")
         self.conditions.append((releasing, reason))
@@ -163,12 +167,12 @@ async def test_several_replicas_write_each_event_once() -> None:
     pods = [PodRef(Uid(f"uid-{n}-x"), "ns", "p" * 250 + str(n)) for n in range(5)]
     for now in (0, 5_000, 10_000):
         for each in replicas:
-            await each.events(pods, NO_LEADER, "No pod is released.", Millis(now))
+            await each.write_events(pods, NO_LEADER, "No pod is released.", Millis(now))
     assert len(server.stored) == 6
     assert server.asked == 18
     assert all(len(body["metadata"]["name"]) <= 253 for body in server.stored.values())
     assert {body["type"] for body in server.stored.values()} == {"Warning"}
-    await replicas[0].events(pods, NO_LEADER, "No pod is released.", Millis(AGAIN_MS))
+    await replicas[0].write_events(pods, NO_LEADER, "No pod is released.", Millis(AGAIN_MS))
     assert len(server.stored) == 12
 
 

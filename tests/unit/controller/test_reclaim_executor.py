@@ -111,9 +111,9 @@ async def test_who_is_wanted_no_more_stays() -> None:
 
 async def test_who_leads_no_more_evicts_nobody() -> None:
     bench = Bench()
-    await bench.lead.give_up()
+    await bench.lead.release_lease()
     bench.order("p")
-    await until(lambda: not bench.reclaims.busy)
+    await until(lambda: not bench.reclaims.is_busy)
     assert bench.left() == {"p"}
     assert not bench.corrector.asked
 
@@ -173,9 +173,9 @@ async def test_what_may_be_evicted_is_not_deleted() -> None:
 
 async def test_only_a_leader_deletes() -> None:
     bench = Bench()
-    await bench.lead.give_up()
+    await bench.lead.release_lease()
     bench.order("p", budget=[0], overrides=True)
-    await until(lambda: not bench.reclaims.busy)
+    await until(lambda: not bench.reclaims.is_busy)
     assert bench.left() == {"p"}
 
 
@@ -190,6 +190,8 @@ async def test_what_a_budget_keeps_takes_nothing_of_the_allowance() -> None:
 
 async def test_a_refused_loop_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.reclaims.report(ReclaimOnCooldown(X, TenantName("a"), TenantName("b"), POOL, Millis(9)))
+    bench.reclaims.report_cooldown(
+        ReclaimOnCooldown(X, TenantName("a"), TenantName("b"), POOL, Millis(9))
+    )
     assert bench.meters.loops == [TenantName("a")]
     assert "the reverse was done" in caplog.records[0].message

@@ -9,7 +9,7 @@ import pytest
 from app.controller.status_conditions import StatusCondition, tenant_status
 from app.core.explain.quota_faults import QuotaFaults
 from app.core.model import PoolName, TenantName
-from app.web.api.tenants import NOTHING
+from app.web.api.tenants import ABSENT_TENANT
 
 H100, A100 = PoolName("h100"), PoolName("a100")
 PARENT, TOP = TenantName("parent"), TenantName("top")
@@ -17,12 +17,12 @@ PARENT, TOP = TenantName("parent"), TenantName("top")
 
 def condition(found: QuotaFaults | None) -> StatusCondition:
     """Return the condition of a tenant with these faults."""
-    return tenant_status(replace(NOTHING, quota_faults=found), set()).conditions[-1]
+    return tenant_status(replace(ABSENT_TENANT, quota_faults=found), set()).conditions[-1]
 
 
 def test_quotas_without_a_fault_are_in_force() -> None:
     found = condition(None)
-    assert (found.kind, found.holds, found.reason) == ("QuotasInForce", True, "InForce")
+    assert (found.condition_type, found.is_true, found.reason) == ("QuotasInForce", True, "InForce")
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,14 @@ def test_the_condition_names_pools_and_tenants(
     faults: QuotaFaults, reason: str, message: str
 ) -> None:
     found = condition(faults)
-    assert (found.holds, found.reason, found.message) == (False, reason, message)
+    assert (found.is_true, found.reason, found.message) == (False, reason, message)
 
 
 def test_without_a_valid_parent_no_quota_is_in_force() -> None:
     fault = "the parent x of tenant a does not exist"
-    found = tenant_status(replace(NOTHING, parent_fault=fault), set()).conditions[-1]
-    assert (found.kind, found.holds, found.reason) == ("QuotasInForce", False, "ParentMissing")
+    found = tenant_status(replace(ABSENT_TENANT, parent_fault=fault), set()).conditions[-1]
+    assert (found.condition_type, found.is_true, found.reason) == (
+        "QuotasInForce",
+        False,
+        "ParentMissing",
+    )

@@ -120,12 +120,12 @@ async def test_a_release_of_an_old_leader_that_comes_late_was_counted_all_along(
         rig.lead.free.set()
         await until(lambda: rig.leader.leads)
         assert rig.releaser.apply(late)
-        await until(lambda: rig.is_copy() and rig.engine.highest_stamp(fences=False) > 0)
+        await until(lambda: rig.is_copy() and rig.engine.highest_epoch(fences=False) > 0)
         assert rig.released() == 1
 
 
 def test_a_stuck_release_keeps_its_charge_and_leaves_its_place_to_others() -> None:
-    engine = Engine(ManagedResources([GPU]), EngineOptions(window=1))
+    engine = Engine(ManagedResources([GPU]), EngineOptions(max_in_flight=1))
     at = Millis(1000)
 
     def hear(*events: ev.NewsEvent) -> list[str]:

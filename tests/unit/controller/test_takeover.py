@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.controller.takeover import HASTEN_SECONDS
+from app.controller.takeover import SPEED_UP_SECONDS
 from app.core import events as ev
 from app.core.effects import Intend
 from app.core.errors import EpochStale
 from app.core.model import Millis, Pod, ReleaseOutcome
-from app.core.well_known import HELD
+from app.core.well_known import RELEASE_HELD
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_store import FakeStore, Memory
 from tests.support.controller_rig import NODE, Rig, running, until
@@ -44,7 +44,7 @@ async def test_a_fence_on_a_lone_held_pod_hastens_the_proof_of_a_slow_watch() ->
         rig.sight.clear.clear()
         rig.lead.free.set()
         await until(lambda: rig.stamps()["lone"] == "0@5")
-        assert rig.stamps()["g0"] == HELD
+        assert rig.stamps()["g0"] == RELEASE_HELD
         rig.sight.clear.set()
         await until(lambda: rig.leader.leads)
 
@@ -54,8 +54,8 @@ async def test_watches_that_are_current_at_once_cost_no_write() -> None:
         await rig.create(held_pod("lone", "a"))
         rig.lead.free.set()
         await until(lambda: rig.leader.leads)
-        await asyncio.sleep(2 * HASTEN_SECONDS)
-        assert rig.stamps()["lone"] == HELD
+        await asyncio.sleep(2 * SPEED_UP_SECONDS)
+        assert rig.stamps()["lone"] == RELEASE_HELD
 
 
 async def test_nothing_is_decided_before_all_that_happened_is_known() -> None:
@@ -63,7 +63,7 @@ async def test_nothing_is_decided_before_all_that_happened_is_known() -> None:
         await rig.create(held_pod("p", "a"))
 
         async def late() -> None:
-            other = replace(held_pod("other", "b"), gates=(), release="3.1", node=NODE)
+            other = replace(held_pod("other", "b"), gates=(), release_annotation="3.1", node=NODE)
             await rig.hear(ev.PodObserved(rig.now, other))
 
         rig.sight.late = late
@@ -77,7 +77,7 @@ async def test_the_epoch_is_above_that_of_a_leader_of_whom_only_late_pods_tell()
     async with running(Rig()) as rig:
 
         async def late() -> None:
-            other = replace(held_pod("other", "b"), gates=(), release="50.1", node=NODE)
+            other = replace(held_pod("other", "b"), gates=(), release_annotation="50.1", node=NODE)
             await rig.hear(ev.PodObserved(rig.now, other))
 
         rig.sight.late = late
@@ -121,9 +121,9 @@ async def test_a_replica_without_redis_leaves_the_lease_to_others() -> None:
 
 async def test_a_replica_that_has_not_heard_everything_leaves_the_lease_to_others() -> None:
     async with running(Rig()) as rig:
-        await until(lambda: rig.engine.ready)
+        await until(lambda: rig.engine.is_ready)
         await rig.hear(ev.SourceStale(rig.now, ev.WatchedSource.PODS))
-        await until(lambda: not rig.engine.ready)
+        await until(lambda: not rig.engine.is_ready)
         rig.lead.free.set()
         await until(lambda: rig.lead.declined > 2)
         assert rig.lead.taken == 0
@@ -184,7 +184,7 @@ async def test_the_rest_of_a_gang_is_released_before_the_new_leaders_own() -> No
             for pod in gang:
                 stored = rig.releaser.pods["a", pod.name]
                 gates = pod.gates if stored.held else ()
-                now = replace(pod, gates=gates, release=stored.stamp)
+                now = replace(pod, gates=gates, release_annotation=stored.stamp)
                 await rig.hear(ev.PodObserved(rig.now, now))
 
         rig.sight.late = seen

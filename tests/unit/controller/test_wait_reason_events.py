@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 
 from app.controller.wait_reason_events import (
-    LOOKED_AT,
+    MAX_CHECKED_PODS,
+    MAX_EVENTS,
     PAUSE_MS,
     REPEAT_MS,
-    TOLD,
     WaitReasonEvents,
 )
 from app.core import events as ev
@@ -43,7 +43,9 @@ class Room:
         self.engine = Engine(ManagedResources([GPU]), EngineOptions(evicts=False))
         self.board = Board()
         self.narrator = WaitReasonEvents(self.engine, self.board, lambda: True, lambda: self.now)
-        wall = replace(held_pod("wall", "w", 8), gates=(), release="1.1", node=NodeName("n"))
+        wall = replace(
+            held_pod("wall", "w", 8), gates=(), release_annotation="1.1", node=NodeName("n")
+        )
         node = Node(NodeName("n"), {}, {GPU: 8, PODS: 9999}, True)
         self.hear(ev.NodeObserved(self.now, node))
         for pod in (wall, *pods):
@@ -79,7 +81,7 @@ def test_who_came_first_and_does_no_more_is_told() -> None:
     room.look()
     told = {each.ref.name: each for each in room.board.told}
     assert told.keys() == {"mine", "theirs"}
-    assert told["mine"].notice is EventReason.WAITING
+    assert told["mine"].reason is EventReason.WAITING
     reasons = {name: room.engine.queries.wait_reason(each.ref.uid) for name, each in told.items()}
     assert (reasons["mine"] or "").endswith("; tenant b comes first")
     assert "comes first" not in (reasons["theirs"] or "")
@@ -121,7 +123,7 @@ def test_a_pod_is_not_told_again_at_once() -> None:
 
 def test_a_pod_is_not_explained_again_within_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     room, explained = Room(held_pod("mine", "a", 4)), list[Uid]()
-    monkeypatch.setattr(room.engine.queries, "held", explained.append)
+    monkeypatch.setattr(room.engine.queries, "held_view", explained.append)
     room.look(3)
     assert explained == []
     room.later()
@@ -130,7 +132,7 @@ def test_a_pod_is_not_explained_again_within_the_pause(monkeypatch: pytest.Monke
 
 
 def test_in_a_round_a_few_are_told_and_none_is_left_out() -> None:
-    many = LOOKED_AT + 50
+    many = MAX_CHECKED_PODS + 50
     room = Room(*(held_pod(f"p{n}", f"n{n}", 9 if n % 2 else 8) for n in range(many)))
     room.look()
     room.later()
@@ -140,8 +142,8 @@ def test_in_a_round_a_few_are_told_and_none_is_left_out() -> None:
         before = len(room.board.told)
         room.look()
         counts.append(len(room.board.told) - before)
-    assert max(counts) == TOLD
-    waits = {p.name for p in room.engine.held()}
+    assert max(counts) == MAX_EVENTS
+    waits = {p.name for p in room.engine.held_pods()}
     names = [each.ref.name for each in room.board.told]
     assert len(names) == len(set(names))
     assert {name for name in waits if int(name[1:]) % 2 == 0} <= set(names)

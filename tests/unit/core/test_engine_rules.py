@@ -23,9 +23,9 @@ from app.core.effects import (
 )
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.fairshare.sort_key import NEVER
+from app.core.fairshare.sort_key import NEVER_SERVED
 from app.core.fairshare.usage_record import UsageEnded, UsageStarted
-from app.core.lifecycle.pod_record import stamp_of
+from app.core.lifecycle.pod_record import release_id_of
 from app.core.model import (
     Millis,
     Node,
@@ -74,14 +74,14 @@ def flood(world: VirtualCluster, namespace: str, count: int, **more: object) -> 
 
 
 def using(world: VirtualCluster) -> Counter[str]:
-    return Counter(pod.namespace for pod in world.using.values())
+    return Counter(pod.namespace for pod in world.released_pods.values())
 
 
 class Bench:
     """A leading engine with its effects."""
 
     def __init__(self, *cluster: Node, lead: bool = True) -> None:
-        self.engine = Engine(MANAGED, EngineOptions(records=False))
+        self.engine = Engine(MANAGED, EngineOptions(emits_audit_records=False))
         self.sequence: list[object] = []
         for item in cluster:
             self.hear(ev.NodeObserved(Millis(0), item))
@@ -152,7 +152,7 @@ def test_priority_buys_nothing_between_users_of_one_tenant() -> None:
     for i in range(50):
         world.submit(held_pod(f"q{i}", "a", user="quiet"), Millis(0), None)
     world.advance_to(Millis(0))
-    assert Counter(p.user for p in world.using.values()) == {"loud": 4, "quiet": 4}
+    assert Counter(p.user for p in world.released_pods.values()) == {"loud": 4, "quiet": 4}
 
 
 def test_priority_orders_one_users_own_work() -> None:
@@ -218,7 +218,7 @@ def test_the_larger_workload_waits_for_the_midpoint_not_the_end() -> None:
     flood(world, "b", 10, devices=10)
     world.advance_to(Millis(0))
     held: Counter[str] = Counter()
-    for pod in world.using.values():
+    for pod in world.released_pods.values():
         held[pod.namespace] += pod.demand[GPU]
     assert held == {"a": 20, "b": 20}
 
@@ -244,7 +244,7 @@ def test_users_share_by_the_weights_their_tenant_gave_them() -> None:
     for i in range(30):
         world.submit(held_pod(f"bob{i}", "a", user="bob"), Millis(0), None)
     world.advance_to(Millis(0))
-    assert Counter(p.user for p in world.using.values()) == {"alice": 12, "bob": 4}
+    assert Counter(p.user for p in world.released_pods.values()) == {"alice": 12, "bob": 4}
 
 
 def test_nested_tenants_share_their_parents_part() -> None:
@@ -268,7 +268,7 @@ def test_a_weight_counts_from_the_next_decision() -> None:
             world.submit(held_pod(f"p{i:03}", name), Millis(0), 1000)
     world.advance_to(Millis(1500))
     assert using(world) == {"a": 4, "b": 4}
-    world.send(ev.TenantObserved(world.now, tenant("a", "3")))
+    world.send_events(ev.TenantObserved(world.now, tenant("a", "3")))
     world.advance_to(Millis(2500))
     assert using(world) == {"a": 6, "b": 2}
 
@@ -345,7 +345,7 @@ def test_what_no_pool_can_serve_is_not_released(change: dict[str, object]) -> No
     effects = bench.see(replace(held_pod("p", "a"), **change))  # type: ignore[arg-type]
     assert not releases(effects)
     (tell,) = [e for e in effects if isinstance(e, EmitEvent)]
-    assert tell.notice is EventReason.HELD
+    assert tell.reason is EventReason.HELD
     assert "not queued" in (bench.engine.queries.wait_reason(tell.ref.uid) or "")
 
 
@@ -369,18 +369,18 @@ def test_a_start_in_the_status_is_neither_before_the_creation_nor_in_the_future(
     started: int,
 ) -> None:
     bench = Bench(node("n0", 2))
-    pod = replace(held_pod("p", "a"), gates=(), release="1.1", node=NodeName("n0"))
+    pod = replace(held_pod("p", "a"), gates=(), release_annotation="1.1", node=NodeName("n0"))
     since, now = Millis(2000), Millis(5000)
-    bench.hear(ev.PodObserved(now, replace(pod, since=since, started=Millis(started))))
+    bench.hear(ev.PodObserved(now, replace(pod, created_at=since, started_at=Millis(started))))
     [found] = bench.engine.queries.pods_on(NodeName("n0"))
-    assert found.released == (now if started else since)
+    assert found.released_at == (now if started else since)
 
 
 def test_of_two_overlapping_pools_the_later_gets_nothing() -> None:
     bench = Bench(node("n0", 1, {"kind": "h100"}), node("n1", 1, {"kind": "h100", "x": "y"}))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("a"), {"kind": "h100"})))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("b"), {"x": "y"})))
-    assert bench.engine.queries.view().pools[PoolName("b")].contested
+    assert bench.engine.queries.view().pools[PoolName("b")].contested_nodes
     pinned = replace(held_pod("p", "a"), pools=(PoolName("b"),))
     assert not releases(bench.see(pinned))
 
@@ -404,7 +404,7 @@ def test_only_a_pod_that_waited_gets_events() -> None:
     assert not [e for e in told if isinstance(e, EmitEvent)]
     told = [*bench.see(second), *bench.hear(ev.PodGone(Millis(3000), first.uid))]
     told += bench.answer(second, ReleaseOutcome.RELEASED)
-    notices = [e.notice for e in told if isinstance(e, EmitEvent)]
+    notices = [e.reason for e in told if isinstance(e, EmitEvent)]
     assert notices == [EventReason.HELD, EventReason.RELEASED]
 
 
@@ -414,7 +414,7 @@ def test_a_pod_that_waited_for_a_leader_gets_the_event_released() -> None:
     bench.see(pod)
     told = bench.hear(ev.ReleaseAnswered(Millis(600_000), pod.uid, ReleaseOutcome.RELEASED))
     [notice] = [e for e in told if isinstance(e, EmitEvent)]
-    assert notice.notice is EventReason.RELEASED
+    assert notice.reason is EventReason.RELEASED
     assert notice.explains_wait
 
 
@@ -422,7 +422,7 @@ def test_a_pod_whose_first_release_fails_gets_the_event_held() -> None:
     bench = Bench(node("n0", 1))
     pod = held_pod("p0", "a")
     told = [*bench.see(pod), *bench.answer(pod, ReleaseOutcome.HELD)]
-    assert [e.notice for e in told if isinstance(e, EmitEvent)] == [EventReason.HELD]
+    assert [e.reason for e in told if isinstance(e, EmitEvent)] == [EventReason.HELD]
 
 
 def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
@@ -445,7 +445,7 @@ def test_nothing_is_decided_before_every_source_is_fresh() -> None:
     engine.handle(ev.NodeObserved(Millis(0), node("n0", 8)))
     engine.handle(ev.PodObserved(Millis(0), held_pod("p", "a")))
     effects: tuple[object, ...] = ()
-    for source in ev.NEEDED:
+    for source in ev.REQUIRED_SOURCES:
         assert not releases(effects)
         effects = engine.handle(ev.SourceFresh(Millis(0), source)) + engine.handle(now)
     assert releases(effects)
@@ -474,7 +474,7 @@ def test_a_standby_says_nothing_and_knows_everything() -> None:
     bench.hear(ev.LeadershipGained(Millis(0), 3))
     (order,) = releases(bench.hear(ev.StoreReady(Millis(0))))
     assert order.stamp == "3.1"
-    assert order.tested == "0"
+    assert order.expected_annotation == "0"
 
 
 def test_an_unknown_release_counts_as_used_until_it_is_told() -> None:
@@ -512,18 +512,18 @@ def test_what_is_refused_again_and_again_lets_others_go_first() -> None:
         ("0@7", (7, 0)),
         ("0@7.12", (7, 0)),
         ("0@7.12.0", (7, 0)),
-        ("0", NEVER),
-        ("", NEVER),
-        ("adopted", NEVER),
-        ("7.@", NEVER),
-        ("10@7", NEVER),
-        ("9" * 5000 + ".1", NEVER),
-        ("\N{ARABIC-INDIC DIGIT SEVEN}.1", NEVER),
-        ("-1.2", NEVER),
+        ("0", NEVER_SERVED),
+        ("", NEVER_SERVED),
+        ("adopted", NEVER_SERVED),
+        ("7.@", NEVER_SERVED),
+        ("10@7", NEVER_SERVED),
+        ("9" * 5000 + ".1", NEVER_SERVED),
+        ("\N{ARABIC-INDIC DIGIT SEVEN}.1", NEVER_SERVED),
+        ("-1.2", NEVER_SERVED),
     ],
 )
 def test_only_stamps_that_we_would_write_are_believed(release: str, stamp: tuple[int, int]) -> None:
-    assert stamp_of(release) == stamp
+    assert release_id_of(release) == stamp
 
 
 def test_many_shapes_of_one_user_keep_their_order() -> None:
@@ -534,14 +534,14 @@ def test_many_shapes_of_one_user_keep_their_order() -> None:
         demand = {**pod.demand, CPU: 1000 + i % 7}
         world.submit(replace(pod, demand=demand), Millis(200), 1000)
     world.advance_to(Millis(100_000))
-    assert [s.pod.since for s in world.started[1:]] == list(range(51, 101))
+    assert [s.pod.created_at for s in world.started[1:]] == list(range(51, 101))
 
 
 def test_a_release_seen_by_the_watch_first_is_charged_once() -> None:
     bench = Bench(node("n0", 2))
     pod = held_pod("p", "a")
     (order,) = releases(bench.see(pod))
-    opened = replace(pod, gates=(), release=order.stamp, pool=PoolName("default"))
+    opened = replace(pod, gates=(), release_annotation=order.stamp, pool=PoolName("default"))
     bench.see(opened)
     bench.answer(pod, ReleaseOutcome.RELEASED)
     bench.see(opened)
@@ -583,7 +583,9 @@ def test_a_pod_deleted_right_after_its_release_gives_everything_back() -> None:
     bench = Bench(node("n0", 1))
     pod = held_pod("p0", "a")
     bench.see(pod)
-    bench.engine.handle(ev.PodObserved(Millis(1000), replace(pod, gates=(), release="7.1")))
+    bench.engine.handle(
+        ev.PodObserved(Millis(1000), replace(pod, gates=(), release_annotation="7.1"))
+    )
     effects = bench.hear(ev.PodGone(Millis(1000), pod.uid))
     assert [type(e) for e in effects] == [Dequeue, Refund]
 
@@ -591,7 +593,11 @@ def test_a_pod_deleted_right_after_its_release_gives_everything_back() -> None:
 def test_running_pods_are_adopted_as_used() -> None:
     bench = Bench(node("n0", 2))
     old = replace(
-        held_pod("old", "a"), gates=(), release="", node=NodeName("n0"), phase=Phase.RUNNING
+        held_pod("old", "a"),
+        gates=(),
+        release_annotation="",
+        node=NodeName("n0"),
+        phase=Phase.RUNNING,
     )
     effects = bench.see(old)
     assert [type(e) for e in effects] == [UsageStarted, Charge]
@@ -627,7 +633,7 @@ def test_a_new_leader_writes_everything_it_knows() -> None:
     bench = Bench(node("n0", 1))
     bench.see(held_pod("p0", "a"))
     bench.see(held_pod("p1", "a"))
-    assert [type(w) for w in bench.engine.writes()] == [Enqueue, Intend, Enqueue]
+    assert [type(w) for w in bench.engine.store_writes()] == [Enqueue, Intend, Enqueue]
 
 
 def test_losing_leadership_forgets_what_was_in_flight() -> None:

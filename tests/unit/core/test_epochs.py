@@ -42,7 +42,7 @@ class Kept(Client):
 
 @pytest.mark.parametrize("epoch", [IMPLAUSIBLE_EPOCH, IMPLAUSIBLE_EPOCH + 10**6, MAX_EPOCH])
 async def test_the_anchor_keeps_what_comes_after_the_highest_claim(epoch: int) -> None:
-    assert await KeptAnchor(Kept(epoch), "fairgate-system").floor() == epoch
+    assert await KeptAnchor(Kept(epoch), "fairgate-system").read_epoch_floor() == epoch
 
 
 async def test_no_stamp_and_no_lease_can_drive_epochs_up_to_where_nothing_is_fenced() -> None:
@@ -50,12 +50,15 @@ async def test_no_stamp_and_no_lease_can_drive_epochs_up_to_where_nothing_is_fen
     rig.lead.transitions = 2**31 - 1
     async with running(rig):
         forged = replace(
-            held_pod("mallory", "b"), gates=(), release=f"{IMPLAUSIBLE_EPOCH}.1", node=NODE
+            held_pod("mallory", "b"),
+            gates=(),
+            release_annotation=f"{IMPLAUSIBLE_EPOCH}.1",
+            node=NODE,
         )
         for number, stamp in enumerate(
             (f"{IMPLAUSIBLE_EPOCH}.1", "99999999999.1", "999999999999.1")
         ):
-            pod = replace(forged, name=f"m{number}", release=stamp)
+            pod = replace(forged, name=f"m{number}", release_annotation=stamp)
             await rig.create(pod)
         rig.now = Millis(rig.now + 1)
         epochs = []

@@ -87,7 +87,7 @@ class House:
         name = order.intent.ref.name
         pod = self.pods.get(name)
         if pod is not None and pod.uid == order.intent.ref.uid and pod.gates == (GATE,):
-            self.change(name, gates=(), release=order.stamp, pool=order.intent.pool)
+            self.change(name, gates=(), release_annotation=order.stamp, pool=order.intent.pool)
 
     def release(self) -> list[str]:
         """Apply and confirm all pending releases; return their pods."""
@@ -125,7 +125,7 @@ def test_a_restart_does_not_admit_finished_work_again() -> None:
         house.lead()
         assert house.orders == []
         assert (house.counted, house.pending) == (0, 0)
-        assert list(house.engine.writes()) == []
+        assert list(house.engine.store_writes()) == []
 
 
 def test_work_that_finished_while_nobody_led_is_not_queued() -> None:

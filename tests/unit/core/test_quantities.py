@@ -9,13 +9,13 @@ import pytest
 from app.core.errors import InvalidQuantity
 from app.core.model import Resource
 from app.core.quantities import (
-    MOST,
+    MAX_AMOUNT,
     ManagedResources,
-    amount,
-    amounts,
     fits,
+    format_amount,
+    parse_amount,
+    parse_amounts,
     parse_quantity,
-    render,
 )
 
 GPU = Resource("nvidia.com/gpu")
@@ -80,12 +80,12 @@ def test_anything_else_is_no_quantity(text: str | float) -> None:
     ],
 )
 def test_what_is_finer_than_a_unit_is_rounded_up(resource: str, text: str, units: int) -> None:
-    assert amount(resource, text) == units
+    assert parse_amount(resource, text) == units
 
 
 def test_a_mistake_names_its_resource() -> None:
     with pytest.raises(InvalidQuantity, match=r"nvidia\.com/gpu.*'two'"):
-        amounts({"cpu": "1", "nvidia.com/gpu": "two"})
+        parse_amounts({"cpu": "1", "nvidia.com/gpu": "two"})
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_mistake_names_its_resource() -> None:
     ],
 )
 def test_an_amount_is_written_so_that_it_reads_back(resource: str, units: int, text: str) -> None:
-    assert render(resource, units) == text
-    assert amount(resource, text) == units
+    assert format_amount(resource, units) == text
+    assert parse_amount(resource, text) == units
 
 
 def test_asking_for_none_of_what_is_not_there_fits() -> None:
@@ -129,11 +129,11 @@ def test_a_star_stands_for_any_ending(resource: str, managed: bool) -> None:
     chosen = ManagedResources(["nvidia.com/gpu", "nvidia.com/mig-*"])
 
     assert (resource in chosen) is managed
-    assert chosen.asked({Resource(resource): 1}) is managed
+    assert chosen.has_managed({Resource(resource): 1}) is managed
 
 
 def test_asking_for_zero_is_not_asking() -> None:
-    assert not ManagedResources([GPU]).asked({GPU: 0})
+    assert not ManagedResources([GPU]).has_managed({GPU: 0})
 
 
 def test_without_patterns_nothing_is_managed() -> None:
@@ -143,10 +143,10 @@ def test_without_patterns_nothing_is_managed() -> None:
 @pytest.mark.parametrize("text", ["1e999999999", "9" * 5000, "8" * 401 + "Ei"])
 def test_a_quantity_without_bounds_is_larger_than_any_node(text: str) -> None:
     assert parse_quantity(text) > 2**200
-    assert amount("memory", text) == MOST
+    assert parse_amount("memory", text) == MAX_AMOUNT
 
 
 @pytest.mark.parametrize("text", ["1e-999999999", "0." + 5000 * "0" + "1", "1n"])
 def test_a_quantity_above_zero_never_becomes_zero(text: str) -> None:
     assert parse_quantity(text) > 0
-    assert amount("memory", text) == 1
+    assert parse_amount("memory", text) == 1

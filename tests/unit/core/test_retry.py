@@ -36,9 +36,9 @@ def test_each_failure_in_a_row_is_waited_for_longer_and_as_long_as_asked(
     errors: list[ClusterError], seconds: list[float]
 ) -> None:
     backoff = ServerBackoff()
-    assert [backoff.after(error) for error in errors] == seconds
-    backoff.fulfilled()
-    assert backoff.after(ClusterUnavailable("")) == 1
+    assert [backoff.next_delay(error) for error in errors] == seconds
+    backoff.reset()
+    assert backoff.next_delay(ClusterUnavailable("")) == 1
 
 
 @dataclass
@@ -138,9 +138,9 @@ def test_accounts_of_idle_users_are_summed_and_nothing_is_lost() -> None:
     ledger, team = UsageTotals(), TenantName("a")
     users = [UserName(f"u{i}") for i in range(5)]
     for user in users:
-        ledger.use(Millis(0), (team, user, DEFAULT_POOL), {GPU: 1})
+        ledger.add_usage(Millis(0), (team, user, DEFAULT_POOL), {GPU: 1})
     for user in users[:4]:
-        ledger.use(Millis(1000), (team, user, DEFAULT_POOL), {GPU: 1}, -1)
-    ledger.fold(Millis(2000), team, set(users[1:]))
-    spent = {owner[1]: amounts[GPU] for owner, amounts in ledger.spent(Millis(3000))}
+        ledger.add_usage(Millis(1000), (team, user, DEFAULT_POOL), {GPU: 1}, -1)
+    ledger.merge_idle_users(Millis(2000), team, set(users[1:]))
+    spent = {owner[1]: amounts[GPU] for owner, amounts in ledger.all_totals(Millis(3000))}
     assert spent == {"u0": 1000, "": 3000, "u4": 3000}

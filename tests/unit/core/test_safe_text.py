@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from app.config import logging as log_config
 from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.model import Uid
-from app.core.safe_text import all_visible, csv_cell, visible
-from app.kube.event_recorder import event
+from app.core.safe_text import csv_cell, escape_hidden, escape_hidden_in_json
+from app.kube.event_recorder import event_body
 from app.terminal.output import OutputFormat, OutputOptions, as_text
-from app.web.webhook.admission_review import refuse
+from app.web.webhook.admission_review import refusal_response
 
 BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 CONTROL = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
@@ -34,28 +34,30 @@ def is_safe(text: str) -> bool:
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda each: f"{ord(each):04x}")
 def test_hidden_characters_are_shown_as_escapes(hidden: str) -> None:
-    assert visible(f"a{hidden}b") == f"a\\u{ord(hidden):04x}b"
+    assert escape_hidden(f"a{hidden}b") == f"a\\u{ord(hidden):04x}b"
 
 
 def test_text_in_tags_and_variation_selectors_is_shown_as_escapes() -> None:
-    shown = visible(f"a{TAGS}\U000e0100b")
+    shown = escape_hidden(f"a{TAGS}\U000e0100b")
     assert shown == "a\\U000e006f\\U000e0062\\U000e0065\\U000e0079\\U000e0100b"
 
 
 @given(st.text())
 def test_no_hidden_character_is_left(text: str) -> None:
-    shown = visible(text)
+    shown = escape_hidden(text)
     assert is_safe(shown)
     shown.encode()
 
 
 def test_other_writing_stays_as_it_is() -> None:
-    assert visible("Zoë 山田 שלום علي") == "Zoë 山田 שלום علي"
+    assert escape_hidden("Zoë 山田 שלום علي") == "Zoë 山田 שלום علي"
 
 
 def test_everything_in_an_answer_is_made_visible() -> None:
     found = {"items": [{EVIL: [EVIL, 1, None, True]}]}
-    assert all_visible(found) == {"items": [{visible(EVIL): [visible(EVIL), 1, None, True]}]}
+    assert escape_hidden_in_json(found) == {
+        "items": [{escape_hidden(EVIL): [escape_hidden(EVIL), 1, None, True]}]
+    }
 
 
 @pytest.mark.parametrize("form", [OutputFormat.JSON, OutputFormat.YAML])
@@ -103,9 +105,11 @@ def test_usual_names_are_cells_as_they_are() -> None:
 
 
 def test_events_and_refusals_hide_nothing() -> None:
-    told = event(EmitEvent(PodRef(Uid("u"), "ns", "p"), EventReason.WAITING, EVIL))
-    assert told["message"] == f"{visible(EVIL)}; more: kubectl fairgate why p -n ns"
-    assert is_safe(json.loads(refuse("uid", 403, EVIL).body)["response"]["status"]["message"])
+    told = event_body(EmitEvent(PodRef(Uid("u"), "ns", "p"), EventReason.WAITING, EVIL))
+    assert told["message"] == f"{escape_hidden(EVIL)}; more: kubectl fairgate why p -n ns"
+    assert is_safe(
+        json.loads(refusal_response("uid", 403, EVIL).body)["response"]["status"]["message"]
+    )
 
 
 def test_a_log_on_a_terminal_hides_nothing() -> None:

@@ -215,10 +215,10 @@ async def test_a_token_for_the_api_server_counts_only_where_that_is_wanted(
 
 async def test_a_path_is_asked_about_by_name(reviews: Reviews, server: ApiServer) -> None:
     server.status = {"allowed": True}
-    assert await reviews.reaches(ALICE, "get", "/metrics")
+    assert await reviews.allows_path(ALICE, "get", "/metrics")
     [(path, spec)] = server.asked
     assert path.endswith("/subjectaccessreviews")
     assert spec["nonResourceAttributes"] == {"verb": "get", "path": "/metrics"}
 
     server.status = {"allowed": True, "denied": True}
-    assert not await reviews.reaches(ALICE, "get", "/other")
+    assert not await reviews.allows_path(ALICE, "get", "/other")

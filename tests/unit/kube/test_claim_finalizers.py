@@ -34,8 +34,8 @@ class Server:
 async def test_a_release_changes_a_claim_whose_owner_has_guessed_the_stamp() -> None:
     server = Server({ANNOTATION_RELEASE: "7.1"})
     finalizers = ClaimFinalizers(cast("Client", server))
-    versions = [await finalizers.stamp(REF, "7.1") for _ in range(2)]
-    assert [claim and claim.version for claim in versions] == ["2", "3"]
+    versions = [await finalizers.stamp_release(REF, "7.1") for _ in range(2)]
+    assert [claim and claim.resource_version for claim in versions] == ["2", "3"]
 
 
 async def test_a_finalizer_without_a_release_leaves_the_annotation_as_it_is() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from app.core import events, model, well_known
 from app.core.errors import InvalidInput
-from app.core.podspec.annotations import misread, named_gang
+from app.core.podspec.annotations import annotation_warnings, named_gang
 from app.core.quantities import ManagedResources
 from app.k8s_types import objects
 from app.kube import convert
-from app.kube.interning import LARGEST, MOST_BYTES, Shared, size_of
+from app.kube.interning import MAX_VALUE_BYTES, MOST_BYTES, InterningPool, size_of
 
 AT = model.Millis(7)
 PODS = convert.Pods(ManagedResources(["nvidia.com/gpu"]), frozenset({"kube-system"}))
@@ -89,10 +89,10 @@ def test_managed_pod_is_read_whole() -> None:
         name="train",
         user=model.UserName("alice@example.com"),
         priority=5,
-        since=model.Millis(1767323045000),
+        created_at=model.Millis(1767323045000),
         demand={model.Resource("nvidia.com/gpu"): 1, model.Resource("pods"): 1},
         gates=(well_known.GATE, "other"),
-        release="7.3",
+        release_annotation="7.3",
         node=model.NodeName("n1"),
         pool=model.PoolName("h100"),
         selector={"zone": "a"},
@@ -101,12 +101,12 @@ def test_managed_pod_is_read_whole() -> None:
         terminating=True,
         has_labels=True,
         has_annotations=True,
-        started=model.Millis(1767323105000),
+        started_at=model.Millis(1767323105000),
         max_runtime=model.Millis(5_400_000),
         preemptible=False,
         labels={well_known.LABEL_POOL: "h100"},
-        gone_by=model.Millis(1767326645000),
-        quality=model.QosClass.GUARANTEED,
+        grace_ends=model.Millis(1767326645000),
+        qos_class=model.QosClass.GUARANTEED,
     )
 
 
@@ -142,7 +142,7 @@ def test_a_pods_owner_is_its_controller_and_of_a_replica_set_the_deployment(
 def test_pod_without_maps_says_so() -> None:
     plain = managed(pod(ONE_GPU))
     assert (plain.has_labels, plain.has_annotations, plain.selector) == (False, False, {})
-    assert (plain.user, plain.release, plain.gates) == (model.UNKNOWN_USER, "", ())
+    assert (plain.user, plain.release_annotation, plain.gates) == (model.UNKNOWN_USER, "", ())
 
 
 @pytest.mark.parametrize(
@@ -251,29 +251,38 @@ def test_what_pods_repeat_is_kept_once() -> None:
         return managed(pod(ONE_GPU, uid=uid, annotations=annotations, **spec))
 
     one, other = another("u-1"), another("u-2")
-    for each in ("namespace", "user", "since", "demand", "gates", "release", "selector", "pools"):
+    for each in (
+        "namespace",
+        "user",
+        "created_at",
+        "demand",
+        "gates",
+        "release_annotation",
+        "selector",
+        "pools",
+    ):
         assert getattr(one, each) is getattr(other, each), each
     assert one.uid != other.uid
 
 
 def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
-    shared = Shared()
-    assert [shared.value(0), shared.value(False), shared.value(0.0)] == [0, False, 0.0]
-    assert [type(shared.value(each)) for each in (0, False)] == [int, bool]
+    shared = InterningPool()
+    assert [shared.intern(0), shared.intern(False), shared.intern(0.0)] == [0, False, 0.0]
+    assert [type(shared.intern(each)) for each in (0, False)] == [int, bool]
     mapping = {"a": "1"}
-    assert shared.mapping(mapping) is mapping
-    assert shared.mapping({"a": "1"}) is mapping
-    for number in range(MOST_BYTES // LARGEST * 3):
-        shared.value(str(number).ljust(LARGEST // 3))
-    assert shared.mapping({"a": "1"}) is not mapping
+    assert shared.intern_mapping(mapping) is mapping
+    assert shared.intern_mapping({"a": "1"}) is mapping
+    for number in range(MOST_BYTES // MAX_VALUE_BYTES * 3):
+        shared.intern(str(number).ljust(MAX_VALUE_BYTES // 3))
+    assert shared.intern_mapping({"a": "1"}) is not mapping
 
 
 def test_absent_values_do_not_fill_the_cache_of_shared_values() -> None:
-    shared, value = Shared(), ("a", "b")
-    assert shared.value(value) is value
+    shared, value = InterningPool(), ("a", "b")
+    assert shared.intern(value) is value
     for _ in range(MOST_BYTES // size_of(None)):
-        assert shared.value(None) is None
-    assert shared.value(tuple("ab")) is value
+        assert shared.intern(None) is None
+    assert shared.intern(tuple("ab")) is value
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -310,14 +319,14 @@ GPU_KIND = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
 def test_required_affinity_to_named_nodes_is_read(
     terms: list[dict[str, Any]], only: model.NodeSet
 ) -> None:
-    assert managed(pod(ONE_GPU, affinity=affinity(*terms))).only == only
+    assert managed(pod(ONE_GPU, affinity=affinity(*terms))).node_names == only
 
 
 def test_preferred_affinity_pins_nothing() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": on("n1")}]}
-    assert managed(pod(ONE_GPU, affinity={"nodeAffinity": preferred})).only is None
-    assert managed(pod(ONE_GPU, affinity={"podAffinity": {}})).only is None
-    assert managed(pod(ONE_GPU)).only is None
+    assert managed(pod(ONE_GPU, affinity={"nodeAffinity": preferred})).node_names is None
+    assert managed(pod(ONE_GPU, affinity={"podAffinity": {}})).node_names is None
+    assert managed(pod(ONE_GPU)).node_names is None
 
 
 # --- resource claims ---
@@ -345,7 +354,7 @@ def test_claims_are_found_by_name_and_generated_ones_by_the_pods_status() -> Non
         model.ClaimRef("a", "shared"),
         model.ClaimRef("b", "p-b-x7", generated=True),
     )
-    assert one.plain == {model.Resource("pods"): 1}
+    assert one.container_requests == {model.Resource("pods"): 1}
 
 
 def test_a_claim_not_generated_yet_has_no_name_and_one_not_needed_is_none() -> None:
@@ -356,11 +365,11 @@ def test_a_claim_not_generated_yet_has_no_name_and_one_not_needed_is_none() -> N
 def test_a_pod_that_asks_for_a_device_class_by_name_is_read_whole() -> None:
     by_name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
     one = managed(pod({"limits": {by_name: "2"}}))
-    assert one.plain == {by_name: 2, "pods": 1}
+    assert one.container_requests == {by_name: 2, "pods": 1}
 
 
 def test_a_pod_without_claims_has_nothing_to_be_counted_later() -> None:
-    assert managed(pod(ONE_GPU)).plain is None
+    assert managed(pod(ONE_GPU)).container_requests is None
 
 
 def test_pods_with_claims_in_exempt_namespaces_do_not_concern_us() -> None:
@@ -394,7 +403,7 @@ def test_a_gang_is_read_with_a_legible_size_only(
     annotations: dict[str, str], gang: tuple[str, int]
 ) -> None:
     assert named_gang(annotations) == gang
-    warned = any("waits alone" in each for each in misread(annotations))
+    warned = any("waits alone" in each for each in annotation_warnings(annotations))
     size, named = annotations.get("fairgate.io/gang-size"), annotations.get("fairgate.io/gang")
     assert warned == (gang == ("", 1) and named == "train" and size != "1")
 
@@ -451,22 +460,22 @@ def test_the_terms_of_a_reclaim_are_read() -> None:
     }
     responders = [{"name": "example.com/saver"}]
 
-    found = managed(pod(ONE_GPU, annotations=written, evictionResponders=responders)).reclaim
+    found = managed(pod(ONE_GPU, annotations=written, evictionResponders=responders)).reclaim_terms
     group = {"podGroupName": "g"}
     native = pod(ONE_GPU, annotations=written, evictionResponders=responders, schedulingGroup=group)
 
     ends = model.Millis(60_000)
     assert found == model.ReclaimTerms(
-        model.Millis(120_000), model.Millis(600_000), ends, responds=True
+        model.Millis(120_000), model.Millis(600_000), ends, has_responders=True
     )
-    assert not managed(native).reclaim.responds
-    assert managed(pod(ONE_GPU)).reclaim is model.NO_TERMS
+    assert not managed(native).reclaim_terms.has_responders
+    assert managed(pod(ONE_GPU)).reclaim_terms is model.NO_TERMS
 
 
 @pytest.mark.parametrize("text", ["soon", "0001-01-01T00:00:00", "9" * 5000])
 def test_a_notice_that_a_user_wrote_before_fairgate_came_does_not_hide_the_pod(text: str) -> None:
     written = {"fairgate.io/reclaim-notice": "2m", "fairgate.io/reclaim-at": text}
-    assert managed(pod(ONE_GPU, annotations=written)).reclaim.ends is None
+    assert managed(pod(ONE_GPU, annotations=written)).reclaim_terms.notice_ends_at is None
 
 
 @pytest.mark.parametrize(

@@ -106,13 +106,13 @@ def test_tolerations_of_a_pool_are_read_and_audited() -> None:
 
 
 def view(**more: Any) -> PoolView:
-    fields = {"nodes": 1, "generation": 3, "contested": {}, "paused": False, "exists": True}
+    fields = {"nodes": 1, "generation": 3, "contested_nodes": {}, "paused": False, "exists": True}
     return PoolView({GPU: 8}, {GPU: 6}, **{**fields, **more})
 
 
 def conditions(pool: PoolView, *strays: str) -> dict[str, tuple[bool, str]]:
     found = pool_status(pool, [NodeName(each) for each in strays], 0.5).conditions
-    return {each.kind: (each.holds, each.message) for each in found}
+    return {each.condition_type: (each.is_true, each.message) for each in found}
 
 
 def test_the_status_of_a_pool_has_what_is_free_and_how_much_of_that_is_of_no_use() -> None:
@@ -124,7 +124,7 @@ def test_the_status_of_a_pool_has_what_is_free_and_how_much_of_that_is_of_no_use
 
 def test_a_pool_names_the_nodes_that_another_has() -> None:
     taken = {NodeName(f"n{i}"): PoolName("first") for i in range(6)}
-    found = conditions(view(contested=taken))
+    found = conditions(view(contested_nodes=taken))
     assert found["Overlap"][0]
     assert "6 nodes (n0, n1, n2, n3 and 2 more) of pool first" in found["Overlap"][1]
     assert not found["Ready"][0]

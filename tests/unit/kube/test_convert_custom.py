@@ -75,7 +75,7 @@ def test_pool() -> None:
         "status": {"capacity": {"nvidia.com/gpu": "8"}},
     }
     event = convert_custom.read_pool(msgspec.convert(document, objects.PoolObject), AT)
-    assert event.offered == {"nvidia.com/gpu": 8}
+    assert event.status_capacity == {"nvidia.com/gpu": 8}
     assert event.pool == model.Pool(
         name=model.PoolName("h100"),
         selector={"gpu": "h100"},
@@ -109,7 +109,8 @@ def test_a_pool_that_cannot_be_read_is_named_by_the_field(
 def test_what_no_leader_can_have_told_of_a_pool_is_not_known(status: dict[str, object]) -> None:
     document = {"metadata": {"name": "p"}, "status": status}
     assert (
-        convert_custom.read_pool(msgspec.convert(document, objects.PoolObject), AT).offered is None
+        convert_custom.read_pool(msgspec.convert(document, objects.PoolObject), AT).status_capacity
+        is None
     )
 
 

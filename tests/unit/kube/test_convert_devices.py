@@ -68,7 +68,7 @@ def test_a_claim_knows_the_pod_or_group_it_was_made_for() -> None:
     pod_owner = {"kind": "Pod", "uid": "u-1", "controller": True}
     assert read_claim(request, [pod_owner]).owner == "u-1"
     assert read_claim(request, [{**pod_owner, "controller": False}]).owner is None
-    assert read_claim(request, [{"kind": "PodGroup", "uid": "g-1", "controller": True}]).of_group
+    assert read_claim(request, [{"kind": "PodGroup", "uid": "g-1", "controller": True}]).is_of_group
 
 
 def test_a_request_has_its_selectors_and_tolerations() -> None:
@@ -152,7 +152,7 @@ def test_the_devices_of_a_claim_are_read_with_the_request_that_got_them() -> Non
         msgspec.convert(document, device_objects.ResourceClaimObject), AT
     ).claim
     assert [[ask.name for ask in each] for each in claim.requests] == [["r/x"], ["s"]]
-    assert claim.allocated == (
+    assert claim.allocated_devices == (
         AllocatedDevice("r/x", DeviceId("d", "p", "0")),
         AllocatedDevice("s", DeviceId("d", "p", "1"), is_admin=True),
     )
@@ -168,7 +168,7 @@ def test_only_a_claim_that_belongs_to_a_pod_is_one_for_its_extended_resources(
         "ownerReferences": [{"kind": owner, "uid": "u", "controller": True}],
     }
     found = msgspec.convert({"metadata": meta}, device_objects.ResourceClaimObject)
-    assert convert_devices.read_claim(found, AT).claim.of_extended is extended
+    assert convert_devices.read_claim(found, AT).claim.is_of_extended_resources is extended
 
 
 def test_a_device_class_may_name_a_resource() -> None:
@@ -188,7 +188,7 @@ def test_a_device_class_may_name_a_resource() -> None:
 def read_slice(**spec: Any) -> ResourceSlice:
     written = {"metadata": {"name": "s"}, "spec": {"driver": "gpu.example.com", **spec}}
     found = msgspec.convert(written, device_objects.ResourceSliceObject)
-    return convert_devices.read_slice(found, AT).published
+    return convert_devices.read_slice(found, AT).resource_slice
 
 
 def test_a_slice_is_read_with_its_pool_and_devices() -> None:
@@ -252,10 +252,10 @@ def test_nodes_are_chosen_by_the_slice_or_by_each_device() -> None:
         ]
     }
     by_label = read_slice(nodeSelector=selector).reach
-    assert by_label.holds(model.NodeName("n"), {"rack": "r1"})
-    assert not by_label.holds(model.NodeName("n"), {"rack": "r2"})
-    assert read_slice(allNodes=True).reach.holds(model.NodeName("n"), {})
-    assert not read_slice().reach.holds(model.NodeName("n"), {})
+    assert by_label.matches(model.NodeName("n"), {"rack": "r1"})
+    assert not by_label.matches(model.NodeName("n"), {"rack": "r2"})
+    assert read_slice(allNodes=True).reach.matches(model.NodeName("n"), {})
+    assert not read_slice().reach.matches(model.NodeName("n"), {})
     each = read_slice(perDeviceNodeSelection=True, devices=[{"name": "a", "nodeName": "n"}])
     assert each.devices[0].reach == NodeReach(model.NodeName("n"))
     assert read_slice(nodeName="n", devices=[{"name": "a"}]).devices[0].reach is None

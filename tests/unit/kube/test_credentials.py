@@ -33,13 +33,13 @@ def test_a_pod_reaches_the_api_server_that_the_client_library_finds(
     expected = Configuration()
     token, ca = str(account / "token"), str(account / "ca.crt")
     InClusterConfigLoader(token, ca, environ=environment).load_and_set(expected)
-    found = credentials.in_pod(environment, account)
+    found = credentials.api_server_in_pod(environment, account)
     assert found.url == expected.host
     assert found.token.value() == expected.api_key["BearerToken"].strip().replace("b", "B", 1)
 
 
 def test_a_pod_trusts_the_ca_of_its_service_account_only(account: Path) -> None:
-    authorities = credentials.in_pod(POD, account).tls.get_ca_certs()
+    authorities = credentials.api_server_in_pod(POD, account).tls.get_ca_certs()
     assert [each["subject"] for each in authorities] == [((("commonName", "ca"),),)]
 
 
@@ -47,7 +47,7 @@ def test_a_pod_reaches_the_api_server_without_a_proxy(
     account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert credentials.in_pod(POD, account).proxy is None
+    assert credentials.api_server_in_pod(POD, account).proxy is None
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_an_incomplete_service_account_is_reported(
     else:
         (account / name).write_text(text)
     with pytest.raises(InvalidSettings, match=f"{reason}.*set FAIRGATE_KUBECONFIG"):
-        credentials.in_pod(POD, account)
+        credentials.api_server_in_pod(POD, account)
 
 
 @pytest.mark.parametrize("missing", POD)
 def test_outside_a_pod_a_kubeconfig_is_asked_for(account: Path, missing: str) -> None:
     environment = {name: value for name, value in POD.items() if name != missing}
     with pytest.raises(InvalidSettings, match="run in a pod"):
-        credentials.in_pod(environment, account)
+        credentials.api_server_in_pod(environment, account)
 
 
 def test_a_pod_does_not_load_the_client_library(account: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_pod_does_not_load_the_client_library(account: Path) -> None:
         "import app.wiring.serve\n"
         "from app.kube import credentials\n"
         "from app.kube.client import Client\n"
-        f"credentials.in_pod.__defaults__ = (pathlib.Path({str(account)!r}),)\n"
+        f"credentials.api_server_in_pod.__defaults__ = (pathlib.Path({str(account)!r}),)\n"
         "asyncio.run(Client.connect())\n"
         "print(*sorted({'kubernetes', 'aiohttp'} & sys.modules.keys()))\n"
     )

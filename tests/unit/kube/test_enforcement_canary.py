@@ -11,9 +11,9 @@ import pytest
 
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.well_known import GATE
-from app.kube.enforcement_canary import CREATE, HOLD, RELEASE, Canary, Haste
-from app.kube.enforcement_probes import OWN_GATE, SCHEDULER, resource
-from app.kube.event_recorder import Alarm
+from app.kube.enforcement_canary import CREATE, HOLD, RELEASE, Canary, ProofTiming
+from app.kube.enforcement_probes import OWN_GATE, SCHEDULER, probe_resource
+from app.kube.event_recorder import EnforcementAlarm
 from tests.fakes.fake_enforcement_metrics import Guarded
 
 DENIED = ClusterRefused(
@@ -74,10 +74,12 @@ class Tried:
             is_applied=self._is_applied,
             observing=lambda: self.observes,
             meters=self.guarded,
-            alarm=Alarm(server, "fairgate-system", clock=iter(range(0, 10**6, 100)).__next__),  # type: ignore[arg-type]
+            alarm=EnforcementAlarm(
+                server, "fairgate-system", clock=iter(range(0, 10**6, 100)).__next__
+            ),  # type: ignore[arg-type]
             publish=self._publish,
             checks=checks or (HOLD, CREATE, RELEASE),
-            haste=Haste(0, 0, tries=3),
+            haste=ProofTiming(0, 0, tries=3),
         )
 
     async def _publish(self, holes: Mapping[str, str]) -> None:
@@ -232,33 +234,33 @@ class Layered(Server):
 async def test_the_second_layer_does_not_prove_the_first() -> None:
     server = Layered(webhook_until=3)
     tried = Tried(server, RELEASE)
-    assert await tried.canary.prove()  # a first refusal by any layer is usual
+    assert await tried.canary.prove_enforcement()  # a first refusal by any layer is usual
     assert len(server.asked) == 2
-    assert await tried.canary.prove()
+    assert await tried.canary.prove_enforcement()
     assert len(server.asked) == 2 + 2 * 3
     assert tried.guarded.trials[RELEASE] == [True] * 4
 
 
 async def test_what_is_not_proven_in_time_is_told(caplog: pytest.LogCaptureFixture) -> None:
     tried = Tried(Layered(webhook_until=9), RELEASE)
-    assert await tried.canary.prove()
-    assert not await tried.canary.prove()
+    assert await tried.canary.prove_enforcement()
+    assert not await tried.canary.prove_enforcement()
     assert [each.message for each in caplog.records] == ["enforcement is not proven"]
 
 
 async def test_a_hole_is_no_proof() -> None:
     server = Server(POST=[])
     tried = Tried(server)
-    assert not await tried.canary.prove()
+    assert not await tried.canary.prove_enforcement()
     server.answers["POST"] = [GATE]
-    assert await tried.canary.prove()
+    assert await tried.canary.prove_enforcement()
 
 
 async def test_a_canary_that_is_hurried_does_not_wait_for_its_turn() -> None:
     server = Server()
     tried = Tried(server)
     running = asyncio.create_task(tried.canary.run())
-    tried.canary.hurry()
+    tried.canary.probe_soon()
     async with asyncio.timeout(30):
         while not server.asked:
             await asyncio.sleep(0)
@@ -277,7 +279,7 @@ async def test_a_canary_that_is_hurried_does_not_wait_for_its_turn() -> None:
     ],
 )
 def test_the_pod_asks_for_something_managed(managed: list[str], name: str) -> None:
-    assert resource(managed) == name
+    assert probe_resource(managed) == name
 
 
 async def test_each_round_publishes_the_open_holes() -> None:

@@ -15,8 +15,8 @@ from app.kube.enforcement_spec import (
     BINDING,
     Object,
     Ref,
+    desired_object,
     differences,
-    in_force,
     is_denying,
     last_writer,
     read_documents,
@@ -81,7 +81,7 @@ def test_what_is_not_whole_is_not_taken(data: dict[str, str] | None) -> None:
 
 def test_every_webhook_has_our_ca() -> None:
     normal = hooks()
-    wanted = in_force(normal, CA, denies=True)
+    wanted = desired_object(normal, CA, denies=True)
     written = [base64.b64decode(each["clientConfig"]["caBundle"]) for each in wanted["webhooks"]]
     assert written == [CA, CA]
     assert [each["failurePolicy"] for each in wanted["webhooks"]] == ["Fail", "Fail"]
@@ -89,12 +89,12 @@ def test_every_webhook_has_our_ca() -> None:
 
 
 def test_observing_takes_the_teeth_and_no_more() -> None:
-    wanted = in_force(hooks(), CA, denies=False)
+    wanted = desired_object(hooks(), CA, denies=False)
     assert [each["failurePolicy"] for each in wanted["webhooks"]] == ["Ignore", "Ignore"]
-    spec = in_force(binding(), CA, denies=False)["spec"]
+    spec = desired_object(binding(), CA, denies=False)["spec"]
     assert spec == {"policyName": "p", "validationActions": ["Audit"]}
     policy = document("ValidatingAdmissionPolicy", spec={"failurePolicy": "Fail"})
-    assert in_force(policy, CA, denies=False) == policy
+    assert desired_object(policy, CA, denies=False) == policy
 
 
 def test_what_others_add_to_metadata_is_no_difference() -> None:
@@ -124,11 +124,11 @@ def test_anything_else_is_a_difference_and_is_named(change: Any, where: str) -> 
 
 def test_only_what_is_not_weakened_denies() -> None:
     for item in (hooks(), binding()):
-        assert is_denying(in_force(item, CA, denies=True))
-        assert not is_denying(in_force(item, CA, denies=False))
+        assert is_denying(desired_object(item, CA, denies=True))
+        assert not is_denying(desired_object(item, CA, denies=False))
     always = document(BINDING, "fairgate-tenants", spec=binding()["spec"])
     assert not is_denying(always)
-    assert in_force(always, CA, denies=False) == always
+    assert desired_object(always, CA, denies=False) == always
 
 
 @pytest.mark.parametrize("written", ["Observe", "Enforce", " Observe\n"])

@@ -329,7 +329,7 @@ async def test_writes_that_fail_at_once_are_tried_again_after_growing_pauses(
         await until(has_tried)
     for each in tries.values():
         pauses = [after - before for before, after in pairwise(each[:TRIES])]
-        least = [QUICK.again[0] * 2**number for number in range(TRIES - 1)]
+        least = [QUICK.backoff[0] * 2**number for number in range(TRIES - 1)]
         assert all(pause >= wanted for pause, wanted in zip(pauses, least, strict=True)), pauses
 
 
@@ -341,7 +341,7 @@ async def test_an_object_that_gets_no_answer_does_not_delay_the_others(
     async with kept.keeping(pace=replace(QUICK, head_start=0.05)) as watchdog:
         for path in others:
             await until(partial(exists, server, path), seconds=5.0)
-        assert not watchdog.has_looked
+        assert not watchdog.has_checked_all
 
 
 async def test_a_stored_write_without_an_answer_is_recognized(
@@ -371,8 +371,8 @@ async def test_a_replica_is_not_ready_before_pods_are_held(server: Server, kept:
     async with kept.keeping() as watchdog:
 
         async def has_looked() -> bool:
-            assert not watchdog.has_looked or kept.path(MUTATING) in server.objects
-            return watchdog.has_looked
+            assert not watchdog.has_checked_all or kept.path(MUTATING) in server.objects
+            return watchdog.has_checked_all
 
         await until(has_looked)
 

@@ -11,7 +11,7 @@ import pytest
 from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.errors import ClusterRefused
 from app.core.model import Uid
-from app.kube.event_recorder import LONGEST_MESSAGE, PodAnnouncer, event
+from app.kube.event_recorder import LONGEST_MESSAGE, PodAnnouncer, event_body
 
 
 class Board:
@@ -164,7 +164,9 @@ async def test_refusal_is_counted_and_does_not_end_it() -> None:
 
 
 def test_events_about_problems_are_warnings() -> None:
-    warnings = {each for each in EventReason if event(tell("a", notice=each))["type"] == "Warning"}
+    warnings = {
+        each for each in EventReason if event_body(tell("a", notice=each))["type"] == "Warning"
+    }
     assert warnings == {EventReason.REFUSED, EventReason.USELESS, EventReason.NODE_REFUSED}
 
 
@@ -203,8 +205,8 @@ async def test_the_shared_event_mentions_only_pods_that_still_wait() -> None:
 
 def test_an_event_about_a_wait_names_the_command_that_tells_more() -> None:
     command = "; more: kubectl fairgate why p -n default"
-    assert event(tell("p", "it waits"))["message"] == f"it waits{command}"
-    long = event(tell("p", "x" * 2_000, EventReason.HELD))["message"]
+    assert event_body(tell("p", "it waits"))["message"] == f"it waits{command}"
+    long = event_body(tell("p", "x" * 2_000, EventReason.HELD))["message"]
     assert len(long) == LONGEST_MESSAGE
     assert long.endswith(command)
-    assert event(tell("p", "over", EventReason.RELEASED))["message"] == "over"
+    assert event_body(tell("p", "over", EventReason.RELEASED))["message"] == "over"

@@ -46,7 +46,7 @@ async def leader(leases: Leases) -> AsyncIterator[LeaseLeadership]:
     await leadership.acquire()
     yield leadership
     leases.silent = leases.deaf = False
-    await leadership.give_up()
+    await leadership.release_lease()
 
 
 async def test_errors_are_survived_until_validity_ends(
@@ -54,9 +54,9 @@ async def test_errors_are_survived_until_validity_ends(
 ) -> None:
     begun = asyncio.get_running_loop().time()
     leases.silent = True
-    assert leader.left() > 0
-    await leader.lost()
-    assert leader.left() <= 0
+    assert leader.seconds_left() > 0
+    await leader.wait_until_lost()
+    assert leader.seconds_left() <= 0
     assert asyncio.get_running_loop().time() - begun > DURATION / 2
 
 
@@ -64,11 +64,11 @@ async def test_short_outage_costs_nothing(leases: Leases, leader: LeaseLeadershi
     before = leases.stored[PATH]["metadata"]["resourceVersion"]
     leases.silent = True
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(leader.lost(), DURATION / 3)
+        await asyncio.wait_for(leader.wait_until_lost(), DURATION / 3)
     leases.silent = False
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(leader.lost(), DURATION * 1.5)
-    assert leader.left() > 0
+        await asyncio.wait_for(leader.wait_until_lost(), DURATION * 1.5)
+    assert leader.seconds_left() > 0
     assert leases.stored[PATH]["metadata"]["resourceVersion"] != before
 
 
@@ -77,11 +77,11 @@ async def test_lost_replies_are_not_taken_for_another_leader(
 ) -> None:
     leases.deaf = True
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(leader.lost(), DURATION / 2)
+        await asyncio.wait_for(leader.wait_until_lost(), DURATION / 2)
     leases.deaf = False
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(leader.lost(), DURATION * 1.5)
-    assert leader.left() > 0
+        await asyncio.wait_for(leader.wait_until_lost(), DURATION * 1.5)
+    assert leader.seconds_left() > 0
 
 
 @pytest.mark.parametrize("how", ["edited", "deleted"])
@@ -92,8 +92,8 @@ async def test_holder_notices_that_the_lease_is_not_its_own(
         leases.edit(PATH, holderIdentity="somebody")
     else:
         del leases.stored[PATH]
-    await asyncio.wait_for(leader.lost(), DURATION)
-    assert leader.left() <= 0
+    await asyncio.wait_for(leader.wait_until_lost(), DURATION)
+    assert leader.seconds_left() <= 0
 
 
 async def test_validity_ends_while_a_renewal_hangs(leases: Leases) -> None:
@@ -109,10 +109,10 @@ async def test_validity_ends_while_a_renewal_hangs(leases: Leases) -> None:
     leadership = candidate(hanging, "first")
     await leadership.acquire()
     hanging.hang = True
-    await asyncio.wait_for(leadership.lost(), DURATION * 1.5)
-    assert leadership.left() <= 0
+    await asyncio.wait_for(leadership.wait_until_lost(), DURATION * 1.5)
+    assert leadership.seconds_left() <= 0
     hanging.hang = False
-    await leadership.give_up()
+    await leadership.release_lease()
 
 
 async def test_process_that_slept_is_no_longer_valid(leases: Leases) -> None:
@@ -120,10 +120,10 @@ async def test_process_that_slept_is_no_longer_valid(leases: Leases) -> None:
     leadership = candidate(leases, "first", clock)
     await leadership.acquire()
     clock.ahead += DURATION  # this process was suspended meanwhile
-    assert leadership.left() <= 0
-    await asyncio.wait_for(leadership.lost(), DURATION)
+    assert leadership.seconds_left() <= 0
+    await asyncio.wait_for(leadership.wait_until_lost(), DURATION)
     assert await leadership.acquire() == 1
-    await leadership.give_up()
+    await leadership.release_lease()
 
 
 async def test_shortened_record_does_not_hurry_a_candidate(
@@ -134,14 +134,14 @@ async def test_shortened_record_does_not_hurry_a_candidate(
     begun = asyncio.get_running_loop().time()
     assert await asyncio.wait_for(watching.acquire(), DURATION * 3) == 1
     assert asyncio.get_running_loop().time() - begun >= 0.9 * DURATION
-    await watching.give_up()
+    await watching.release_lease()
 
 
 async def test_clock_of_the_record_plays_no_part(leases: Leases, leader: LeaseLeadership) -> None:
     leases.edit(PATH, renewTime="1999-01-01T00:00:00.000000Z")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(candidate(leases, "second").acquire(), DURATION * 2)
-    assert leader.left() > 0
+    assert leader.seconds_left() > 0
 
 
 async def test_deleted_lease_is_not_taken_before_its_holder_has_stopped(
@@ -153,5 +153,5 @@ async def test_deleted_lease_is_not_taken_before_its_holder_has_stopped(
         await asyncio.wait_for(asyncio.shield(waiting), DURATION / 2)
     del leases.stored[PATH]
     await asyncio.wait_for(waiting, DURATION * 3)
-    assert leader.left() <= 0
-    await second.give_up()
+    assert leader.seconds_left() <= 0
+    await second.release_lease()

@@ -65,25 +65,25 @@ async def test_lease_is_renewed_while_the_event_loop_is_blocked(rig: Rig) -> Non
     await rig.lead.acquire()
     for _ in range(RENEWALS):
         assert rig.leases.patched.acquire(timeout=30)  # blocks this event loop
-    assert rig.lead.left() > 0
+    assert rig.lead.seconds_left() > 0
     assert rig.leases.threads == {"lease"}
-    await rig.lead.give_up()
+    await rig.lead.release_lease()
 
 
 async def test_process_that_makes_no_progress_loses_the_lease(rig: Rig) -> None:
     await rig.lead.acquire()
     rig.progresses = False
-    await rig.lead.lost()
-    assert rig.lead.left() <= 0
+    await rig.lead.wait_until_lost()
+    assert rig.lead.seconds_left() <= 0
 
 
 async def test_nothing_may_be_sent_once_the_lease_is_given_up(rig: Rig) -> None:
     await rig.lead.acquire()
-    giving = asyncio.create_task(rig.lead.give_up())
+    giving = asyncio.create_task(rig.lead.release_lease())
     await asyncio.sleep(0)
-    assert rig.lead.left() <= 0
+    assert rig.lead.seconds_left() <= 0
     await giving
-    await rig.lead.lost()
+    await rig.lead.wait_until_lost()
 
 
 async def test_fitness_is_judged_in_the_event_loop_of_the_caller(rig: Rig) -> None:
@@ -95,7 +95,7 @@ async def test_fitness_is_judged_in_the_event_loop_of_the_caller(rig: Rig) -> No
 
     assert await rig.lead.acquire(fit) == 0
     assert asked == [threading.current_thread()] * 2
-    await rig.lead.give_up()
+    await rig.lead.release_lease()
 
 
 async def test_candidate_that_stops_waiting_can_ask_again(rig: Rig) -> None:
@@ -108,12 +108,12 @@ async def test_candidate_that_stops_waiting_can_ask_again(rig: Rig) -> None:
     waiting.cancel()
     await asyncio.wait({waiting})
     assert await rig.lead.acquire() == 0
-    await rig.lead.give_up()
+    await rig.lead.release_lease()
 
 
 async def test_closing_ends_thread_and_connections(rig: Rig) -> None:
     await rig.lead.acquire()
-    await rig.lead.give_up()
+    await rig.lead.release_lease()
     await rig.lead.close()
     assert rig.leases.closed
     assert "lease" not in {thread.name for thread in threading.enumerate()}

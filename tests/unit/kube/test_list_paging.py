@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.core.events import ClaimObserved, SourceFresh, WatchedSource
-from app.kube.list_paging import FEW, LARGE_BYTES, MOST_LARGE, WHOLE_BYTES, Paging
+from app.kube.list_paging import LARGE_BYTES, MOST_LARGE, SMALL_PAGE, WHOLE_BYTES, Paging
 from tests.support.watch_script import Script, following, heard, page, tenant
 
 PAGE = 500
@@ -12,13 +12,13 @@ PAGE = 500
 def listed(large: int) -> Paging:
     paging, keys = Paging(PAGE), {str(i) for i in range(MOST_LARGE * 2)}
     for i, key in enumerate(sorted(keys)):
-        paging.seen(key, LARGE_BYTES if i < large else 1)
-    paging.listed(keys)
+        paging.record_size(key, LARGE_BYTES if i < large else 1)
+    paging.record_list(keys)
     return paging
 
 
 def test_first_list_has_short_pages() -> None:
-    assert Paging(PAGE).limit == FEW
+    assert Paging(PAGE).limit == SMALL_PAGE
 
 
 def test_pages_have_the_usual_length_once_sizes_are_known() -> None:
@@ -26,24 +26,24 @@ def test_pages_have_the_usual_length_once_sizes_are_known() -> None:
 
 
 def test_pages_are_short_while_many_objects_are_large() -> None:
-    assert listed(large=MOST_LARGE + 1).limit == FEW
+    assert listed(large=MOST_LARGE + 1).limit == SMALL_PAGE
 
 
 def test_large_objects_that_are_gone_count_no_more() -> None:
     paging = listed(large=MOST_LARGE + 1)
-    paging.gone("0")
+    paging.remove("0")
     assert paging.limit == PAGE
 
 
 def test_large_objects_that_shrink_count_no_more() -> None:
     paging = listed(large=MOST_LARGE + 1)
-    paging.seen("0", LARGE_BYTES - 1)
+    paging.record_size("0", LARGE_BYTES - 1)
     assert paging.limit == PAGE
 
 
 def test_large_objects_that_a_list_lacks_count_no_more() -> None:
     paging = listed(large=MOST_LARGE + 1)
-    paging.listed({"0"})
+    paging.record_list({"0"})
     assert paging.limit == PAGE
 
 
@@ -51,7 +51,7 @@ async def test_watch_requests_short_pages_first() -> None:
     script = Script([page(tenant("a"), more="x"), page(tenant("b"))], [])
     async with heard(script) as sink:
         await sink.until(lambda event: isinstance(event, SourceFresh))
-    assert [each["limit"] for each in script.queries] == [str(FEW)] * 2
+    assert [each["limit"] for each in script.queries] == [str(SMALL_PAGE)] * 2
 
 
 async def test_large_objects_of_a_long_page_are_noticed() -> None:
@@ -70,5 +70,5 @@ async def test_large_objects_of_a_long_page_are_noticed() -> None:
         await watch.catch_up()
     found = {each.claim.name for each in sink.events if isinstance(each, ClaimObserved)}
     assert len(found) == count
-    assert FEW < count < PAGE
+    assert SMALL_PAGE < count < PAGE
     assert script.queries[-1]["limit"] == "1"  # longer than a short page: only the version is read

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.core.admission.priority_class_twins import CLASSLESS, PriorityClass
+from app.core.admission.priority_class_twins import NO_CLASS_TWIN, PriorityClass
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.events import PriorityGone, PriorityObserved, SourceFresh, WatchedSource
 from app.core.model import Millis
@@ -18,7 +18,7 @@ from tests.fakes.fake_event_sink import Heard
 
 NOW = Millis(0)
 HIGH = PriorityClass("high", 1000, uid="u-high")
-TWIN = PriorityClass("fairgate-high", 1000, never=True, ours=True, uid="u-twin")
+TWIN = PriorityClass("fairgate-high", 1000, never_preempts=True, is_ours=True, uid="u-twin")
 
 
 class Server:
@@ -75,17 +75,17 @@ async def keeping(server: Server, heard: Heard | None = None) -> AsyncIterator[T
 
 async def complete(twins: Twins) -> None:
     async with asyncio.timeout(10):
-        while not twins.complete:
+        while not twins.is_complete:
             await asyncio.sleep(0)
 
 
 async def test_all_twins_are_made_before_it_calls_itself_complete() -> None:
     server = Server(HIGH)
     async with keeping(server) as twins:
-        assert not twins.complete
+        assert not twins.is_complete
         await complete(twins)
-    assert server.written == ["POST fairgate-high", f"POST {CLASSLESS}"]
-    assert server.classes["fairgate-high"].never
+    assert server.written == ["POST fairgate-high", f"POST {NO_CLASS_TWIN}"]
+    assert server.classes["fairgate-high"].never_preempts
     assert server.classes["fairgate-high"].value == 1000
 
 
@@ -98,7 +98,7 @@ async def test_nothing_is_written_before_the_list_is_whole() -> None:
         await asyncio.sleep(0)
     running.cancel()
     assert server.written == []
-    assert not twins.complete
+    assert not twins.is_complete
 
 
 async def test_what_it_hears_it_passes_on() -> None:
@@ -115,8 +115,8 @@ async def test_a_twin_made_by_another_replica_is_no_error() -> None:
     server = Server(HIGH)
     server.answers = [ClusterRefused("there is one", 409), ClusterRefused("there is one", 409)]
     async with keeping(server) as twins:
-        for name, value in (("fairgate-high", 1000), (CLASSLESS, 0)):
-            made = PriorityClass(name, value, never=True, ours=True)
+        for name, value in (("fairgate-high", 1000), (NO_CLASS_TWIN, 0)):
+            made = PriorityClass(name, value, never_preempts=True, is_ours=True)
             await twins.put(PriorityObserved(NOW, made))
         await complete(twins)
     assert server.written == []
@@ -139,7 +139,7 @@ async def test_an_outage_is_waited_out() -> None:
     server.answers = [ClusterUnavailable("no answer")]
     async with keeping(server) as twins:
         await complete(twins)
-    assert set(server.classes) == {"high", "fairgate-high", CLASSLESS}
+    assert set(server.classes) == {"high", "fairgate-high", NO_CLASS_TWIN}
 
 
 def test_a_class_is_read_with_what_matters_of_it() -> None:

@@ -40,7 +40,7 @@ def notifier(requests: Requests) -> PodReclaimNotifier:
 async def test_a_notice_is_an_annotation_and_a_condition_of_this_very_pod() -> None:
     requests = Requests()
 
-    await notifier(requests).give(GiveReclaimNotice(POD, Millis(61_000), "because"))
+    await notifier(requests).give_notice(GiveReclaimNotice(POD, Millis(61_000), "because"))
 
     [(method, path, body)] = requests.sent
     assert (method, path) == ("PATCH", PODS)
@@ -55,7 +55,9 @@ async def test_a_notice_is_an_annotation_and_a_condition_of_this_very_pod() -> N
 async def test_responders_are_asked_by_an_eviction_request_where_the_api_exists() -> None:
     requests = Requests(POST=404)  # as an API server without this group answers
 
-    await notifier(requests).give(GiveReclaimNotice(POD, Millis(0), "because", responds=True))
+    await notifier(requests).give_notice(
+        GiveReclaimNotice(POD, Millis(0), "because", has_responders=True)
+    )
 
     method, path, body = requests.sent[1]
     assert (method, path) == ("POST", REQUESTS)
@@ -68,13 +70,13 @@ async def test_responders_are_asked_by_an_eviction_request_where_the_api_exists(
 async def test_a_withdrawal_removes_the_request_and_the_annotation() -> None:
     requests = Requests()
 
-    await notifier(requests).withdraw(WithdrawReclaimNotice(POD, responds=True))
+    await notifier(requests).withdraw_notice(WithdrawReclaimNotice(POD, has_responders=True))
 
     assert requests.sent[0][:2] == ("DELETE", f"{REQUESTS}/fairgate-u-1")
     assert requests.sent[1][2]["metadata"]["annotations"] == {"fairgate.io/reclaim-at": None}
 
 
 async def test_a_deleted_pod_is_no_error_and_a_missing_right_is() -> None:
-    await notifier(Requests(PATCH=404)).give(GiveReclaimNotice(POD, Millis(0), ""))
+    await notifier(Requests(PATCH=404)).give_notice(GiveReclaimNotice(POD, Millis(0), ""))
     with pytest.raises(ClusterRefused):
-        await notifier(Requests(PATCH=403)).give(GiveReclaimNotice(POD, Millis(0), ""))
+        await notifier(Requests(PATCH=403)).give_notice(GiveReclaimNotice(POD, Millis(0), ""))

@@ -117,26 +117,26 @@ async def test_the_silence_of_the_quietest_watch_is_told() -> None:
     script = Script([page(tenant("a"))], [[FOREVER]])
     async with following(script) as (watch, sink):
         await sink.until(lambda _: story(sink)[-1] == "fresh")
-        watched = sources.Watched([watch])
-        silent = watched.lag()
+        watched = sources.RunningWatches([watch])
+        silent = watched.seconds_since_data()
         async with asyncio.timeout(30):
-            while watched.lag() <= silent:
+            while watched.seconds_since_data() <= silent:
                 await asyncio.sleep(0)
-    assert sources.Watched([]).lag() == 0
+    assert sources.RunningWatches([]).seconds_since_data() == 0
 
 
 async def test_the_silence_of_a_stale_watch_is_told_until_it_is_fresh() -> None:
     refused = [ClusterUnavailable("refused")] * 1000
     script = Script([page(tenant("a")), *refused], list(refused))
     async with following(script, Timing(backoff=(0.01, 0.02), outage=0.1)) as (watch, sink):
-        watched = sources.Watched([watch])
+        watched = sources.RunningWatches([watch])
         await sink.until(lambda _: story(sink)[-1] == "fresh")
-        assert watched.stale_lag() == 0
+        assert watched.seconds_stale() == 0
         await sink.until(lambda _: story(sink)[-1] == "stale")
-        assert watched.stale_lag() > 0
+        assert watched.seconds_stale() > 0
         script.lists[:], script.streams[:] = [page(tenant("a"))], []
         await sink.until(lambda _: story(sink)[-1] == "fresh")
-        assert watched.stale_lag() == 0
+        assert watched.seconds_stale() == 0
 
 
 async def test_silent_stream_makes_the_source_stale() -> None:
@@ -268,7 +268,7 @@ async def test_defect_in_the_sink_does_not_end_the_watch() -> None:
 
     sink = Failing()
     script = Script([page(tenant("a")), page(tenant("a"))], [])
-    [watch] = sources.watches(
+    [watch] = sources.new_reflectors(
         script,  # type: ignore[arg-type]
         sink,
         lambda: Millis(0),

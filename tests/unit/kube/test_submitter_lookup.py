@@ -8,14 +8,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from app.core.admission.pod_templates import by_resource
+from app.core.admission.pod_templates import group_by_resource
 from app.core.admission.submitters import OwnerRef
 from app.core.admission.workload_kinds import BUILT_IN
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.kube.client import Client
 from app.kube.submitter_lookup import FOUND_SECONDS, KubeSubmitters
 
-KINDS = by_resource(BUILT_IN)
+KINDS = group_by_resource(BUILT_IN)
 STAMP = {"fairgate.io/submitter": "alice"}
 
 

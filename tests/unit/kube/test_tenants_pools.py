@@ -10,7 +10,7 @@ import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.kube.client import Client
-from app.kube.tenants_pools import KubeResources, ResourceStatus, sentence
+from app.kube.tenants_pools import KubeResources, ResourceStatus, plain_message
 from app.ports.api import Stored
 from app.ports.cluster import StoredCondition
 
@@ -159,7 +159,7 @@ async def test_what_is_no_object_is_no_answer() -> None:
     ],
 )
 def test_noise_is_left_out_of_what_the_api_server_says(said: str, kept: str) -> None:
-    assert sentence(said) == kept
+    assert plain_message(said) == kept
 
 
 async def test_a_condition_with_an_odd_time_is_left_out() -> None:

@@ -84,7 +84,7 @@ def kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any], **more
 
 
 def opened(file: Path | str = "", **more: Any) -> ApiClient:
-    return ConnectionOptions(KubeconfigOptions(str(file), **more)).open()
+    return ConnectionOptions(KubeconfigOptions(str(file), **more)).create_client()
 
 
 def asked(rest: Rest, file: Path, **more: Any) -> Asked:
@@ -196,7 +196,7 @@ def test_a_group_without_a_user_is_not_blamed_on_the_kubeconfig(tmp_path: Path) 
 def test_nobody_is_impersonated_without_the_api_server() -> None:
     eve = KubeconfigOptions(as_user="eve")
     with pytest.raises(InvalidInput, match="--as needs the API server"):
-        ConnectionOptions(eve, "https://127.0.0.1:1", "t").open()
+        ConnectionOptions(eve, "https://127.0.0.1:1", "t").create_client()
 
 
 def test_a_proxy_is_used(plain: Rest, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_url_is_trusted_by_the_named_ca_alone(
     (tmp_path / "ca.crt").write_bytes(ca.certificate_pem)
     ConnectionOptions(
         KubeconfigOptions(), secure.url, token="t", authority=tmp_path / "ca.crt"
-    ).open().get("/pools")
+    ).create_client().get("/pools")
     assert secure.asked[-1].path == "/v1/pools"
     with pytest.raises(ClusterUnavailable, match="--certificate-authority"):
-        ConnectionOptions(KubeconfigOptions(), secure.url, token="t").open().get("/pools")
+        ConnectionOptions(KubeconfigOptions(), secure.url, token="t").create_client().get("/pools")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from app.kubectl import page_proxy
-from app.kubectl.connect import direct
+from app.kubectl.connect import direct_client
 from app.kubectl.page_proxy import PageProxy
 from tests.support import kubectl_answers as answers
 from tests.support.rest_server import Reply, Rest, serving
@@ -34,7 +34,7 @@ def rest() -> Iterator[Rest]:
 
 @contextmanager
 def proxied(url: str) -> Iterator[PageProxy]:
-    proxy = PageProxy(direct(url, "alices", None))
+    proxy = PageProxy(direct_client(url, "alices", None))
     thread = threading.Thread(target=proxy.serve, daemon=True)
     thread.start()
     try:

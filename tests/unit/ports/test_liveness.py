@@ -47,13 +47,13 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 def test_process_without_parts_progresses(liveness: Liveness, clock: Clock) -> None:
     clock.now += 10 * LIMIT_SECONDS
-    assert liveness.progresses()
+    assert liveness.makes_progress()
 
 
 def test_long_step_within_the_limit_is_progress(liveness: Liveness, clock: Clock) -> None:
     liveness.finish_step("engine")
     clock.now += LIMIT_SECONDS
-    assert liveness.progresses()
+    assert liveness.makes_progress()
 
 
 def test_part_that_finishes_no_step_has_stalled(liveness: Liveness, clock: Clock) -> None:
@@ -62,21 +62,21 @@ def test_part_that_finishes_no_step_has_stalled(liveness: Liveness, clock: Clock
     clock.now += LIMIT_SECONDS / 2
     liveness.finish_step("event loop")
     clock.now += LIMIT_SECONDS / 2 + 1
-    assert liveness.stalled() == {"engine": LIMIT_SECONDS + 1}
+    assert liveness.stalled_parts() == {"engine": LIMIT_SECONDS + 1}
 
 
 def test_stalled_part_that_finishes_a_step_progresses(liveness: Liveness, clock: Clock) -> None:
     liveness.finish_step("engine")
     clock.now += 2 * LIMIT_SECONDS
     liveness.finish_step("engine")
-    assert liveness.progresses()
+    assert liveness.makes_progress()
 
 
 async def test_event_loop_that_turns_progresses(liveness: Liveness, clock: Clock) -> None:
-    beating = asyncio.create_task(liveness.beat())
+    beating = asyncio.create_task(liveness.run_heartbeat())
     await asyncio.sleep(0)
     clock.now += LIMIT_SECONDS + 1
-    assert list(liveness.stalled()) == ["event loop"]
+    assert list(liveness.stalled_parts()) == ["event loop"]
     beating.cancel()
 
 
@@ -86,7 +86,7 @@ def test_slow_step_is_logged_and_counted_once(
     counted: list[str] = []
     steps = Steps(liveness, counted.append)
     with caplog.at_level(logging.WARNING, "fairgate"):
-        steps.finish("engine", "PodObserved", SLOW_SECONDS * 2, "team-a", "large")
+        steps.finish_step("engine", "PodObserved", SLOW_SECONDS * 2, "team-a", "large")
     assert counted == ["PodObserved"]
     [record] = caplog.records
     facts = vars(record)
@@ -98,7 +98,7 @@ def test_slow_step_is_logged_and_counted_once(
 
 def test_quick_step_is_not_logged(liveness: Liveness, caplog: pytest.LogCaptureFixture) -> None:
     counted: list[str] = []
-    Steps(liveness, counted.append).finish("engine", "Pass", SLOW_SECONDS / 2)
+    Steps(liveness, counted.append).finish_step("engine", "Pass", SLOW_SECONDS / 2)
     assert (counted, caplog.records) == ([], [])
 
 
@@ -113,7 +113,7 @@ async def test_livez_answers_while_the_event_loop_is_blocked(
     liveness: Liveness, clock: Clock
 ) -> None:
     liveness.finish_step("engine")
-    servers = Servers([Listener("ops", ops_app({}, liveness, None), LOOPBACK, apart=True)])
+    servers = Servers([Listener("ops", ops_app({}, liveness, None), LOOPBACK, own_thread=True)])
     stop, asked, told = asyncio.Event(), threading.Event(), list[tuple[int, str]]()
     task = asyncio.create_task(servers.run(stop, 0))
     await servers.started.wait()
@@ -136,7 +136,7 @@ async def test_readyz_and_metrics_run_in_the_event_loop_of_the_process(
 ) -> None:
     threads: list[threading.Thread] = []
     checks = {"seen": lambda: threads.append(threading.current_thread()) is None}
-    servers = Servers([Listener("ops", ops_app(checks, liveness, None), LOOPBACK, apart=True)])
+    servers = Servers([Listener("ops", ops_app(checks, liveness, None), LOOPBACK, own_thread=True)])
     stop = asyncio.Event()
     task = asyncio.create_task(servers.run(stop, 0))
     await servers.started.wait()

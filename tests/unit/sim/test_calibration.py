@@ -6,7 +6,14 @@ from random import Random
 
 import pytest
 
-from app.sim.forecast.calibration import LONGEST, WINDOW, Calibration, Forecast, Range, quantiles
+from app.sim.forecast.calibration import (
+    LONGEST_RANGE,
+    WINDOW,
+    Calibration,
+    Forecast,
+    Range,
+    quantiles,
+)
 
 MINUTE = 60.0
 HOUR = 3600.0
@@ -14,38 +21,38 @@ HOUR = 3600.0
 
 def told(calibration: Calibration, at: float, name: str, said: float) -> Range | None:
     """Add a forecast of a wait at a time, as the service does."""
-    found = calibration.range(said)
-    calibration.note(Forecast(at, name, name, said, found))
+    found = calibration.range_for(said)
+    calibration.add_forecast(Forecast(at, name, name, said, found))
     return found
 
 
 def test_nothing_is_promised_before_enough_is_known() -> None:
     calibration = Calibration()
-    calibration.settle(0)
+    calibration.update_classes(0)
     assert told(calibration, 0, "w", HOUR) is None
     for number in range(19):
         told(calibration, 0, f"w{number}", HOUR)
-        calibration.started(f"w{number}", HOUR)
-    calibration.settle(2 * HOUR)
-    assert calibration.range(HOUR) is None
+        calibration.record_start(f"w{number}", HOUR)
+    calibration.update_classes(2 * HOUR)
+    assert calibration.range_for(HOUR) is None
 
 
 def test_one_workload_alone_is_not_enough() -> None:
     calibration = Calibration()
     for number in range(40):
         told(calibration, number * MINUTE, "same", HOUR)
-    calibration.started("same", 2 * HOUR)
-    calibration.settle(3 * HOUR)
-    assert calibration.range(HOUR) is None
+    calibration.record_start("same", 2 * HOUR)
+    calibration.update_classes(3 * HOUR)
+    assert calibration.range_for(HOUR) is None
 
 
 def test_a_forecast_is_stretched_by_what_came_of_earlier_ones() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
-        calibration.started(f"w{number}", HOUR * (1 + number / 50))
-    calibration.settle(4 * HOUR)
-    found = calibration.range(HOUR)
+        calibration.record_start(f"w{number}", HOUR * (1 + number / 50))
+    calibration.update_classes(4 * HOUR)
+    found = calibration.range_for(HOUR)
     assert found is not None
     assert found.p50 == pytest.approx(2 * HOUR, rel=0.03)
     assert found.p90 == pytest.approx(2.8 * HOUR, rel=0.03)
@@ -56,10 +63,10 @@ def test_those_who_still_wait_count_as_having_waited_so_long_at_least() -> None:
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
         if number < 60:
-            calibration.started(f"w{number}", HOUR)
-    calibration.settle(2 * HOUR)
+            calibration.record_start(f"w{number}", HOUR)
+    calibration.update_classes(2 * HOUR)
     # 40 of 100 still wait, so the 90th percentile is unknown.
-    assert calibration.range(HOUR) is None
+    assert calibration.range_for(HOUR) is None
 
 
 def test_who_is_deleted_says_nothing() -> None:
@@ -67,11 +74,11 @@ def test_who_is_deleted_says_nothing() -> None:
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
         if number < 60:
-            calibration.started(f"w{number}", HOUR)
+            calibration.record_start(f"w{number}", HOUR)
         else:
-            calibration.gone([f"w{number}"])
-    calibration.settle(2 * HOUR)
-    found = calibration.range(HOUR)
+            calibration.drop_workloads([f"w{number}"])
+    calibration.update_classes(2 * HOUR)
+    found = calibration.range_for(HOUR)
     assert found is not None
     assert found.p90 == pytest.approx(HOUR)
 
@@ -80,20 +87,20 @@ def test_old_forecasts_are_forgotten() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
-        calibration.started(f"w{number}", HOUR)
-    calibration.settle(WINDOW - 1)
-    assert calibration.range(HOUR) is not None
-    calibration.settle(WINDOW + 1)
-    assert calibration.range(HOUR) is None
+        calibration.record_start(f"w{number}", HOUR)
+    calibration.update_classes(WINDOW - 1)
+    assert calibration.range_for(HOUR) is not None
+    calibration.update_classes(WINDOW + 1)
+    assert calibration.range_for(HOUR) is None
 
 
 def test_a_range_that_reaches_too_far_is_withheld() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
-        calibration.started(f"w{number}", HOUR if number < 80 else 2 * LONGEST)
-    calibration.settle(1)
-    assert calibration.range(HOUR) is None
+        calibration.record_start(f"w{number}", HOUR if number < 80 else 2 * LONGEST_RANGE)
+    calibration.update_classes(1)
+    assert calibration.range_for(HOUR) is None
 
 
 @pytest.mark.parametrize("spread", [0.2, 1.0, 2.0])
@@ -104,10 +111,10 @@ def test_about_nine_of_ten_ranges_hold(spread: float) -> None:
     for number in range(3000):
         now = number * MINUTE
         for at, name in [each for each in ends if each[0] <= now]:
-            calibration.started(name, at)
+            calibration.record_start(name, at)
         ends = [each for each in ends if each[0] > now]
         if number % 20 == 0:
-            calibration.settle(now)
+            calibration.update_classes(now)
         said = dice.choice([10 * MINUTE, HOUR, 5 * HOUR])
         waits = said * dice.lognormvariate(0.3, spread)
         found = told(calibration, now, str(number), said)

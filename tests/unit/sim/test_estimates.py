@@ -45,7 +45,7 @@ class Live:
         self.world.advance_to(Millis(self.world.now + minutes * MINUTE))
         for started in self.world.started:
             uid = started.pod.uid
-            if uid not in self.world.using and uid not in self._counted:
+            if uid not in self.world.released_pods and uid not in self._counted:
                 self._counted.add(uid)
                 owner = (TenantName("ns.a"), started.pod.user, started.pool)
                 end = Millis(started.at + 10 * MINUTE)
@@ -64,10 +64,10 @@ async def live() -> AsyncIterator[Live]:
 async def test_nothing_is_said_before_anybody_looked(live: Live) -> None:
     pod = live.submit("p")
     assert live.estimates.estimate(pod.uid) is None
-    assert live.estimates.withheld(pod.uid) == NOT_YET
+    assert live.estimates.missing_estimate_reason(pod.uid) == NOT_YET
     live.seen = False
     await live.estimates.renew()
-    assert live.estimates.withheld(pod.uid) == NOT_YET
+    assert live.estimates.missing_estimate_reason(pod.uid) == NOT_YET
 
 
 async def test_an_estimate_is_withheld_until_enough_earlier_ones_came_out(live: Live) -> None:
@@ -75,7 +75,7 @@ async def test_an_estimate_is_withheld_until_enough_earlier_ones_came_out(live: 
     live.run(0)
     await live.estimates.renew()
     assert live.estimates.estimate(pods[-1].uid) is None
-    assert live.estimates.withheld(pods[-1].uid) == NO_OUTCOMES
+    assert live.estimates.missing_estimate_reason(pods[-1].uid) == NO_OUTCOMES
     for _ in range(9):
         live.run(10)
         await live.estimates.renew()
@@ -92,7 +92,7 @@ async def test_run_times_are_learned_once(live: Live) -> None:
     live.run(25)
     await live.estimates.renew()
     await live.estimates.renew()
-    assert len(live.estimates.runs) == 8
+    assert len(live.estimates.run_times) == 8
 
 
 async def test_what_can_never_start_gets_no_estimate(live: Live) -> None:
@@ -100,7 +100,7 @@ async def test_what_can_never_start_gets_no_estimate(live: Live) -> None:
     pod = live.submit("large", gpus=9)
     live.run(1)
     await live.estimates.renew()
-    assert live.estimates.withheld(pod.uid) == NO_START
+    assert live.estimates.missing_estimate_reason(pod.uid) == NO_START
 
 
 async def test_a_gang_that_is_not_complete_gets_no_estimate(live: Live) -> None:
@@ -108,7 +108,7 @@ async def test_a_gang_that_is_not_complete_gets_no_estimate(live: Live) -> None:
     live.world.submit(pod, live.world.now, MINUTE)
     live.run(1)
     await live.estimates.renew()
-    assert live.estimates.withheld(pod.uid) == NO_START
+    assert live.estimates.missing_estimate_reason(pod.uid) == NO_START
 
 
 async def test_an_estimate_ends_with_the_wait(live: Live) -> None:
@@ -116,7 +116,7 @@ async def test_an_estimate_ends_with_the_wait(live: Live) -> None:
     live.run(1)
     await live.estimates.renew()
     assert live.estimates.estimate(pod.uid) is None
-    assert live.estimates.withheld(pod.uid) == NOT_YET
+    assert live.estimates.missing_estimate_reason(pod.uid) == NOT_YET
 
 
 async def test_without_the_store_it_looks_ahead_all_the_same(live: Live) -> None:
@@ -125,7 +125,7 @@ async def test_without_the_store_it_looks_ahead_all_the_same(live: Live) -> None
         live.submit(f"p{n}")
     live.run(1)
     await live.estimates.renew()
-    assert live.estimates.withheld(Uid("a/p8")) == NO_OUTCOMES
+    assert live.estimates.missing_estimate_reason(Uid("a/p8")) == NO_OUTCOMES
 
 
 async def test_a_worker_that_takes_too_long_is_told_of_and_tried_again(live: Live) -> None:
@@ -135,11 +135,11 @@ async def test_a_worker_that_takes_too_long_is_told_of_and_tried_again(live: Liv
     slow = Worker(0.001)
     estimates = Estimates(live.snapshot, live.runs, MANAGED, slow)
     await estimates.renew()
-    assert "took more than" in estimates.withheld(pod.uid)
+    assert "took more than" in estimates.missing_estimate_reason(pod.uid)
     await slow.close()
     estimates = live.estimates
     await estimates.renew()
-    assert estimates.withheld(pod.uid) in (NO_START, NO_OUTCOMES)
+    assert estimates.missing_estimate_reason(pod.uid) in (NO_START, NO_OUTCOMES)
 
 
 def test_a_snapshot_is_values_alone(live_world: VirtualCluster) -> None:
@@ -147,7 +147,9 @@ def test_a_snapshot_is_values_alone(live_world: VirtualCluster) -> None:
     assert taken.at == 5
     assert [pod.phase for pod in taken.running] == [Phase.RUNNING]
     assert [pod.uid for pod in taken.held] == [Uid("a/second")]
-    assert {user for kept in taken.turns.values() for user in kept.users} == {UserName("user")}
+    assert {user for kept in taken.fairness_states.values() for user in kept.users} == {
+        UserName("user")
+    }
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.core.model import Millis, Resource, TenantName, UserName
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep, rigid_entry
 from app.sim.metrics.fairness_error import FairnessErrors
-from app.sim.metrics.waits import figures, nearest_rank, size_class
+from app.sim.metrics.waits import nearest_rank, size_class, summarize_waits
 from app.sim.metrics.window import Measures, jain, measure
 
 GPU = Resource("gpu")
@@ -124,7 +124,7 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert [nearest_rank([1, 2, 3, 4], part) for part in (0.25, 0.5, 0.51, 0.95)] == [1, 2, 3, 4]
     assert nearest_rank(list(range(1, 101)), 0.95) == 95
     assert nearest_rank([7], 0.5) == 7
-    known = figures([4, 1, 3, 2])
+    known = summarize_waits([4, 1, 3, 2])
     assert (known.mean, known.p50, known.p95, known.max, known.jobs) == (2.5, 2, 4, 4, 4)
 
 
@@ -274,13 +274,13 @@ def test_what_is_owed_equals_a_slow_way_to_find_it(
     weights = {n: Fraction(w) for n, (w, _, _) in zip(names, parties, strict=True)}
     owed = FairnessErrors(devices, weights)
     for name, (_, held, queued) in zip(names, parties, strict=True):
-        owed.change(name, held + 1, queued)
-        owed.change(name, -1, 0)
+        owed.add_devices(name, held + 1, queued)
+        owed.add_devices(name, -1, 0)
     asked = {n: held + queued for n, (_, held, queued) in zip(names, parties, strict=True)}
     level = owed_by_halving(devices, asked, weights)
     missing = sum(max(0.0, level[n] - held) for n, (_, held, _) in zip(names, parties, strict=True))
     waiting = any(queued for _, _, queued in parties)
-    assert owed.amiss() == pytest.approx(missing if waiting else 0.0, abs=1e-6)
+    assert owed.current_error() == pytest.approx(missing if waiting else 0.0, abs=1e-6)
 
 
 def test_large_gangs_are_told_apart_and_so_is_whose_waited_longest() -> None:

@@ -21,9 +21,9 @@ from app.sim.report.progress import progress
 from app.sim.report.sparkline import shares_over_time, sparkline
 from app.sim.report.text_report import print_outcome
 from app.sim.scenario.command import simulate
-from app.sim.scenario.guarantee_check import overpromised
+from app.sim.scenario.guarantee_check import guarantee_warnings
 from app.sim.scenario.loader import load, parse
-from app.sim.scenario.result import MOST_TOLD, FinalUsage, ScenarioResult
+from app.sim.scenario.result import MOST_EXPLAINED, FinalUsage, ScenarioResult
 
 DOCS = Path(__file__).parents[3] / "docs"
 GPU = "nvidia.com/gpu"
@@ -200,7 +200,7 @@ def test_the_report_agrees_with_the_engine(scenario: str) -> None:
         read.managed, read.cluster.nodes, read.tenants, read.cluster.pools, read.policy
     )
     for work in read.works:
-        world.add(work)
+        world.add_workload(work)
     world.advance_to(read.until)
 
     report = to_json(simulate(read))
@@ -302,9 +302,9 @@ def test_nothing_waits_where_everything_was_released() -> None:
 
 
 def test_a_long_list_of_what_waits_is_cut_short() -> None:
-    text = QUEUES.replace("count: 9, every: 1s", f"count: {MOST_TOLD + 5}")
+    text = QUEUES.replace("count: 9, every: 1s", f"count: {MOST_EXPLAINED + 5}")
 
-    assert len(result(text)["waiting"]) == MOST_TOLD
+    assert len(result(text)["waiting"]) == MOST_EXPLAINED
     assert "Still waiting: 1,004 workloads, of which the first 1,000" in text_of(text)
 
 
@@ -357,7 +357,7 @@ def test_guarantees_that_cannot_all_be_kept_are_told_a_parents_covers_its_childr
     guarantee: int, told: list[str]
 ) -> None:
     scenario = parse(PROMISES % f"guarantee: {{nvidia.com/gpu: {guarantee}}}", "s.yaml")
-    doubts = list(overpromised(scenario))
+    doubts = list(guarantee_warnings(scenario))
 
     assert [doubt.split(": ", 1)[1].split(", so")[0] for doubt in doubts] == told
     assert all(doubt.startswith("s.yaml: ") and doubt.endswith(".") for doubt in doubts)
@@ -451,14 +451,16 @@ def family(*tenants: tuple[str, str | None, int]) -> TenantTree:
 
 def test_what_a_tenant_is_owed_follows_the_weights_down_the_tree() -> None:
     tree = family(("p", None, 1), ("q", None, 3), ("x", "q", 1), ("y", "q", 2))
-    owed = tree.weights({TenantName(name): {} for name in "pqxy"})
+    owed = tree.entitled_parts({TenantName(name): {} for name in "pqxy"})
 
     assert owed == {"p": Fraction(1, 4), "q": 0, "x": Fraction(1, 4), "y": Fraction(1, 2)}
 
 
 def test_a_parent_with_users_of_its_own_is_a_sibling_of_its_children() -> None:
     tree = family(("q", None, 1), ("x", "q", 1))
-    owed = tree.weights({TenantName("q"): {UserName("u"): FinalUsage()}, TenantName("x"): {}})
+    owed = tree.entitled_parts(
+        {TenantName("q"): {UserName("u"): FinalUsage()}, TenantName("x"): {}}
+    )
 
     assert owed == {"q": Fraction(1, 2), "x": Fraction(1, 2)}
 
@@ -466,8 +468,8 @@ def test_a_parent_with_users_of_its_own_is_a_sibling_of_its_children() -> None:
 def test_tenants_are_listed_each_before_its_children() -> None:
     tree = family(("x", "q", 1), ("p", None, 1), ("q", None, 1), ("y", "x", 1), ("z", "q", 1))
 
-    assert tree.in_order() == ["p", "q", "x", "y", "z"]
-    assert tree.below(TenantName("q")) == ["q", "x", "z", "y"]
+    assert tree.parents_first() == ["p", "q", "x", "y", "z"]
+    assert tree.subtree(TenantName("q")) == ["q", "x", "z", "y"]
     assert tree.depth(TenantName("y")) == 2
 
 

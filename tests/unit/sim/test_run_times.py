@@ -6,7 +6,7 @@ from random import Random
 from statistics import median
 
 from app.core.model import Millis, TenantName, UserName
-from app.sim.forecast.run_times import KEPT, Lasted, RunTimeClass, RunTimes
+from app.sim.forecast.run_times import KEPT, ObservedRunTime, RunTimeClass, RunTimes
 
 HOUR = 3_600_000
 
@@ -16,12 +16,12 @@ def kind(tenant: str = "a", user: str = "ann", size: int = 1) -> RunTimeClass:
 
 
 def known(*runs: tuple[RunTimeClass, int, bool]) -> RunTimes:
-    return RunTimes(Lasted(each, Millis(lasted), ended) for each, lasted, ended in runs)
+    return RunTimes(ObservedRunTime(each, Millis(lasted), ended) for each, lasted, ended in runs)
 
 
 def draws(runs: RunTimes, of: RunTimeClass, ran: int = 0, count: int = 400) -> list[int]:
     dice = Random(1)
-    return [runs.draw(of, Millis(ran), dice) for _ in range(count)]
+    return [runs.sample(of, Millis(ran), dice) for _ in range(count)]
 
 
 def test_a_user_with_many_runs_is_known_by_those() -> None:
@@ -68,5 +68,5 @@ def test_only_the_latest_runs_of_a_kind_count() -> None:
 
 def test_a_copy_learns_alone() -> None:
     runs = known((kind(), HOUR, True))
-    runs.copy().learn(Lasted(kind(), Millis(9 * HOUR)))
+    runs.copy().add_run(ObservedRunTime(kind(), Millis(9 * HOUR)))
     assert set(draws(runs, kind())) == {HOUR}

@@ -16,7 +16,7 @@ from app.core.model import PlacementStrategy, Quota, TopologyConstraint
 from app.core.podspec.equivalence_class import GangLayout
 from app.core.policy import Policy, Reclaim, WithinQueue
 from app.sim.scenario import value_parsers
-from app.sim.scenario.loader import _FIELDS, QUIET, Scenario, load, parse
+from app.sim.scenario.loader import _FIELDS, DEFAULT_POLICY, Scenario, load, parse
 from app.sim.scenario.policy_fields import FIELDS
 from app.sim.scenario.scenario_cluster import _NODE_FIELDS, _POOL_FIELDS
 from app.sim.scenario.tenants import _TENANT_FIELDS
@@ -114,7 +114,7 @@ until: 2d
         "slow": {GPU: 8, "cpu": 1000, "memory": 3 * 2**30},
     }
     assert [node.name for node in scenario.cluster.nodes] == ["fast", "n-0", "n-1"]
-    assert scenario.cluster.stand_ins == {"fast"}
+    assert scenario.cluster.capacity_nodes == {"fast"}
     assert slow.selector.items() <= scenario.cluster.nodes[1].labels.items()
     assert scenario.cluster.nodes[1].labels["zone"] == "east"
     assert (child.parent, child.pools, child.user_weights) == ("p", ("slow",), {"alice": 3})
@@ -126,7 +126,7 @@ until: 2d
     assert (first.pods, first.priority, first.preemptible) == (2, -5, False)
     assert (first.duration, first.max_runtime, first.pools) == (HOUR, 2 * HOUR, ("slow",))
     assert (fast.topology, slow.topology) == ((), ("zone",))
-    assert second.manner == GangLayout(PlacementStrategy.SPREAD, TopologyConstraint("zone", True))
+    assert second.layout == GangLayout(PlacementStrategy.SPREAD, TopologyConstraint("zone", True))
 
 
 def test_copies_are_numbered_even_when_there_is_one() -> None:
@@ -555,7 +555,9 @@ def test_the_scenario_in_the_docs_has_every_field_and_the_values_of_absent_ones(
     written = yaml.safe_load(example)
     nodes = [node for pool in written["pools"] for node in pool.get("nodes", ())]
 
-    assert parse(example, "scenarios.md").policy == replace(QUIET, reclaim=Reclaim.GUARANTEE)
+    assert parse(example, "scenarios.md").policy == replace(
+        DEFAULT_POLICY, reclaim=Reclaim.GUARANTEE
+    )
     assert set(_WORK_FIELDS) == {field for work in written["workloads"] for field in work}
     assert set(_NODE_FIELDS) == {field for node in nodes for field in node}
     assert set(FIELDS) == set(written["policy"])

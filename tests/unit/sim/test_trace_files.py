@@ -16,7 +16,7 @@ from app.sim.replay.trace_files import (
     MEMORY,
     read_log,
     read_tenants,
-    shifted,
+    shift_arrivals,
     tenants_of,
 )
 
@@ -134,7 +134,7 @@ def test_shifts_stay_within_bounds_repeat_with_the_seed_and_never_reach_below_ze
 ) -> None:
     rows = [f"{second},t,u,j{second},1,1,,,,5,," for second in range(0, 600, 10)]
     works = read_log(log(tmp_path, *rows)).works
-    one, again, other = (shifted(works, Millis(30_000), seed) for seed in (1, 1, 2))
+    one, again, other = (shift_arrivals(works, Millis(30_000), seed) for seed in (1, 1, 2))
     assert [(w.name, w.at) for w in one] == [(w.name, w.at) for w in again]
     assert [(w.name, w.at) for w in one] != [(w.name, w.at) for w in other]
     before = {work.name: work.at for work in works}
@@ -150,7 +150,7 @@ def test_gpus_make_one_pool_of_one_node_in_which_models_do_not_matter(tmp_path: 
     fleet = one_pool(16)
     (node,) = fleet.nodes(1)
     assert [pool.name for pool in fleet.pools] == ["main"]
-    assert (node.allocatable[DEVICE], node.fractions) == (16, {})
+    assert (node.allocatable[DEVICE], node.device_sizes) == (16, {})
     assert fleet.capacity(1000, [DEVICE]) == {DEVICE: 16_000}
     path = log(tmp_path, "0,t,u,j,1,1,,,T4,5,,")
     assert read_log(path, models=fleet.models).works[0].pools == ()
@@ -171,7 +171,7 @@ def test_each_model_of_device_is_a_pool_and_so_are_nodes_without(tmp_path: Path)
     for pool, node in zip(fleet.pools, fleet.nodes(1000), strict=True):
         assert pool.selector.items() <= node.labels.items()
     first, second, _ = fleet.nodes(1000)
-    assert (first.allocatable[DEVICE], first.fractions) == (8000, {DEVICE: 1000})
+    assert (first.allocatable[DEVICE], first.device_sizes) == (8000, {DEVICE: 1000})
     assert (first.allocatable[CPU], first.allocatable[MEMORY]) == (64_000, 256 * GIB)
     assert second.allocatable[CPU] == PLENTY
     assert fleet.gpus == 10

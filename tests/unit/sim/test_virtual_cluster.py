@@ -64,7 +64,7 @@ GUARANTEE = Policy(reclaim=Reclaim.GUARANTEE, min_runtime=Millis(0))
 
 def test_a_workload_is_submitted_released_and_ends() -> None:
     world = world_of(1)
-    world.add(work("w", at=5, duration=Millis(10)))
+    world.add_workload(work("w", at=5, duration=Millis(10)))
     world.advance_to(Millis(100))
 
     assert told(world) == [
@@ -73,16 +73,16 @@ def test_a_workload_is_submitted_released_and_ends() -> None:
         (15, TimelineStep.ENDED, "w"),
     ]
     assert (world.timeline[1].pool, world.timeline[1].nodes) == ("default", ("n0",))
-    assert world.using == {}
+    assert world.released_pods == {}
     assert world.now == 100
 
 
 def test_what_does_not_fit_waits_until_something_ends() -> None:
     world = world_of(1)
-    world.add(work("first", duration=Millis(10)))
-    world.add(work("second"))
+    world.add_workload(work("first", duration=Millis(10)))
+    world.add_workload(work("second"))
     world.advance_to(Millis(9))
-    waiting = [pod.name for pod in world.waiting()]
+    waiting = [pod.name for pod in world.waiting_pods()]
     world.advance_to(Millis(10))
 
     assert waiting == ["second"]
@@ -90,13 +90,13 @@ def test_what_does_not_fit_waits_until_something_ends() -> None:
         (10, TimelineStep.ENDED, "first"),
         (10, TimelineStep.RELEASED, "second"),
     ]
-    assert list(world.waiting()) == []
+    assert list(world.waiting_pods()) == []
 
 
 def test_ties_go_to_the_one_added_first() -> None:
     world = world_of(1)
     for index in range(12):
-        world.add(work(f"w{index}", duration=Millis(10)))
+        world.add_workload(work(f"w{index}", duration=Millis(10)))
     world.advance_to(Millis(1000))
 
     released = [
@@ -107,7 +107,7 @@ def test_ties_go_to_the_one_added_first() -> None:
 
 def test_a_gang_is_released_in_one_moment_with_a_node_for_each_pod() -> None:
     world = world_of(2, 2)
-    world.add(work("gang", pods=4, duration=Millis(10)))
+    world.add_workload(work("gang", pods=4, duration=Millis(10)))
     world.advance_to(Millis(10))
 
     (released,) = [moment for moment in world.timeline if moment.step is TimelineStep.RELEASED]
@@ -118,24 +118,24 @@ def test_a_gang_is_released_in_one_moment_with_a_node_for_each_pod() -> None:
         TimelineStep.RELEASED,
         TimelineStep.ENDED,
     ]
-    assert world.using == {}
+    assert world.released_pods == {}
 
 
 def test_a_gang_that_does_not_fit_whole_holds_nothing() -> None:
     world = world_of(3)
-    world.add(work("gang", pods=4))
+    world.add_workload(work("gang", pods=4))
     world.advance_to(Millis(10))
 
     assert [step for _, step, _ in told(world)] == [TimelineStep.SUBMITTED]
-    assert len(list(world.waiting())) == 4
-    assert world.using == {}
+    assert len(list(world.waiting_pods())) == 4
+    assert world.released_pods == {}
 
 
 def test_what_was_in_place_is_used_from_the_start_on() -> None:
     world = world_of(2, 2)
     for name, released in (("x", -3000), ("y", -2000), ("z", -1000)):
-        world.add(work(name, gpus=1, released=Millis(released), duration=Millis(5000)))
-    world.add(work("new", gpus=2))
+        world.add_workload(work(name, gpus=1, released=Millis(released), duration=Millis(5000)))
+    world.add_workload(work("new", gpus=2))
     world.advance_to(Millis(0))
 
     assert told(world)[:3] == [
@@ -144,7 +144,7 @@ def test_what_was_in_place_is_used_from_the_start_on() -> None:
         (-1000, TimelineStep.RELEASED, "z"),
     ]
     assert [m.nodes for m in world.timeline[:3]] == [("n0",), ("n0",), ("n1",)]
-    assert [pod.name for pod in world.waiting()] == ["new"]
+    assert [pod.name for pod in world.waiting_pods()] == ["new"]
     assert world.view().tenants[TenantName("a")].used == {MAIN: {GPU: 3}}
 
     world.advance_to(Millis(10_000))
@@ -154,10 +154,10 @@ def test_what_was_in_place_is_used_from_the_start_on() -> None:
 
 def test_what_was_in_place_was_served_before_everyone_else() -> None:
     world = world_of(2)
-    world.add(work("x", of="a", released=Millis(-2000), duration=Millis(3000)))
-    world.add(work("y", of="b", released=Millis(-1000), duration=Millis(2000)))
-    world.add(work("p", of="b", gpus=2))
-    world.add(work("q", of="a", gpus=2))
+    world.add_workload(work("x", of="a", released=Millis(-2000), duration=Millis(3000)))
+    world.add_workload(work("y", of="b", released=Millis(-1000), duration=Millis(2000)))
+    world.add_workload(work("p", of="b", gpus=2))
+    world.add_workload(work("q", of="a", gpus=2))
     world.advance_to(Millis(1000))
 
     assert told(world)[-1] == (1000, TimelineStep.RELEASED, "q")
@@ -166,7 +166,7 @@ def test_what_was_in_place_was_served_before_everyone_else() -> None:
 def test_what_was_in_place_must_have_room() -> None:
     world = world_of(2)
     with pytest.raises(InvalidInput, match="workload x is to run before the start"):
-        world.add(work("x", gpus=3, released=Millis(-1000)))
+        world.add_workload(work("x", gpus=3, released=Millis(-1000)))
 
 
 def test_what_was_in_place_takes_only_pools_that_it_and_its_tenant_may_use() -> None:
@@ -174,19 +174,19 @@ def test_what_was_in_place_takes_only_pools_that_it_and_its_tenant_may_use() -> 
     nodes = [node(f"n-{pool.name}", 4, kind=pool.name) for pool in pools]
     picky = replace(tenant("a"), pools=(PoolName("q"), PoolName("r")))
     world = VirtualCluster(ManagedResources([GPU]), nodes, [picky, tenant("b")], pools)
-    world.add(work("any", released=Millis(-3000)))
-    world.add(work("one", released=Millis(-2000), pools=(PoolName("r"),)))
-    world.add(work("free", of="b", released=Millis(-1000)))
+    world.add_workload(work("any", released=Millis(-3000)))
+    world.add_workload(work("one", released=Millis(-2000), pools=(PoolName("r"),)))
+    world.add_workload(work("free", of="b", released=Millis(-1000)))
     world.advance_to(Millis(0))
 
     assert [moment.pool for moment in world.timeline] == ["q", "r", "p"]
-    assert {pod.pool for pod in world.using.values()} == {"p", "q", "r"}
+    assert {pod.pool for pod in world.released_pods.values()} == {"p", "q", "r"}
 
 
 def test_an_evicted_workload_waits_again_and_runs_its_whole_time_anew() -> None:
     world = world_of(2, tenants=[tenant("a", guarantee=2), tenant("b")], policy=GUARANTEE)
-    world.add(work("borrower", of="b", gpus=2, duration=Millis(1000)))
-    world.add(work("owner", of="a", gpus=2, at=400, duration=Millis(300)))
+    world.add_workload(work("borrower", of="b", gpus=2, duration=Millis(1000)))
+    world.add_workload(work("owner", of="a", gpus=2, at=400, duration=Millis(300)))
     world.advance_to(Millis(10_000))
 
     assert told(world) == [
@@ -208,8 +208,8 @@ def test_an_evicted_workload_waits_again_and_runs_its_whole_time_anew() -> None:
 
 def test_a_gang_is_evicted_once_and_whole() -> None:
     world = world_of(4, tenants=[tenant("a", guarantee=1), tenant("b")], policy=GUARANTEE)
-    world.add(work("gang", of="b", pods=4))
-    world.add(work("owner", of="a", at=1))
+    world.add_workload(work("gang", of="b", pods=4))
+    world.add_workload(work("owner", of="a", at=1))
     world.advance_to(Millis(10))
 
     assert [(at, step) for at, step, name in told(world) if name == "gang"] == [
@@ -217,14 +217,14 @@ def test_a_gang_is_evicted_once_and_whole() -> None:
         (0, TimelineStep.RELEASED),
         (1, TimelineStep.EVICTED),
     ]
-    assert [pod.name for pod in world.using.values()] == ["owner"]
-    assert len(list(world.waiting())) == 4
+    assert [pod.name for pod in world.released_pods.values()] == ["owner"]
+    assert len(list(world.waiting_pods())) == 4
 
 
 def test_work_in_place_that_is_evicted_waits_like_any_other() -> None:
     world = world_of(1, tenants=[tenant("a", guarantee=1), tenant("b")], policy=GUARANTEE)
-    world.add(work("x", of="b", released=Millis(-1000), duration=Millis(5000)))
-    world.add(work("owner", of="a", duration=Millis(100)))
+    world.add_workload(work("x", of="b", released=Millis(-1000), duration=Millis(5000)))
+    world.add_workload(work("owner", of="a", duration=Millis(100)))
     world.advance_to(Millis(6000))
 
     assert told(world)[-2:] == [(100, TimelineStep.RELEASED, "x"), (5100, TimelineStep.ENDED, "x")]
@@ -238,16 +238,16 @@ def test_a_bare_pod_that_is_evicted_is_gone() -> None:
         name="bare",
         user=UserName("b"),
         priority=0,
-        since=Millis(0),
+        created_at=Millis(0),
         demand={GPU: 1},
         gates=("fairgate.io/queue",),
-        release="0",
+        release_annotation="0",
     )
     world.submit(pod, Millis(0), None)
-    world.add(work("owner", of="a", at=5))
+    world.add_workload(work("owner", of="a", at=5))
     world.advance_to(Millis(5))
 
-    assert [pod.name for pod in world.using.values()] == ["owner"]
+    assert [pod.name for pod in world.released_pods.values()] == ["owner"]
 
 
 def test_the_engine_is_woken_when_it_asks() -> None:
@@ -263,7 +263,7 @@ def test_the_engine_is_woken_when_it_asks() -> None:
             return (*handle(event), WakeAt(Millis(50)), WakeAt(Millis(0)))
 
     world.engine = Sleeper()  # type: ignore[assignment]
-    world.add(work("w", at=10))
+    world.add_workload(work("w", at=10))
     world.advance_to(Millis(60))
 
     assert [event.at for event in heard if isinstance(event, ev.Pass)] == [10, 10, 50]
@@ -273,8 +273,8 @@ def test_what_falls_due_by_time_alone_happens_in_time() -> None:
     """No event occurs when the borrower has run for its minute."""
     policy = replace(GUARANTEE, min_runtime=Millis(60_000))
     world = world_of(1, tenants=[tenant("a", guarantee=1), tenant("b")], policy=policy)
-    world.add(work("borrower", of="b"))
-    world.add(work("owner", of="a", at=5_000))
+    world.add_workload(work("borrower", of="b"))
+    world.add_workload(work("owner", of="a", at=5_000))
     world.advance_to(Millis(100_000))
 
     assert told(world)[-2:] == [
@@ -287,7 +287,7 @@ def test_events_are_what_the_engine_was_told_passes_aside() -> None:
     world = world_of(2)
     assert world.events == 0
     for name in ("x", "y", "z"):
-        world.add(work(name, duration=Millis(10)))
+        world.add_workload(work(name, duration=Millis(10)))
     world.advance_to(Millis(5))
 
     assert world.events == 3 + 2  # three arrived, two were released
@@ -298,7 +298,7 @@ def test_events_are_what_the_engine_was_told_passes_aside() -> None:
 
 def test_progress_is_told_at_every_instant_that_something_happens() -> None:
     world = world_of(1)
-    world.add(work("x", at=3, duration=Millis(4)))
+    world.add_workload(work("x", at=3, duration=Millis(4)))
     times: list[int] = []
     world.advance_to(Millis(100), times.append)
 
@@ -307,17 +307,17 @@ def test_progress_is_told_at_every_instant_that_something_happens() -> None:
 
 def test_what_comes_next_is_known() -> None:
     world = world_of(1)
-    assert world.next_due is None
-    world.add(work("x", at=3, duration=Millis(4)))
-    assert world.next_due == 3
+    assert world.next_event_at is None
+    world.add_workload(work("x", at=3, duration=Millis(4)))
+    assert world.next_event_at == 3
     world.advance_to(Millis(3))
-    assert world.next_due == 7
+    assert world.next_event_at == 7
 
 
 def test_work_that_takes_no_time_is_over_at_once() -> None:
     world = world_of(1)
-    world.add(work("x", duration=Millis(0)))
-    world.add(work("y", duration=Millis(0)))
+    world.add_workload(work("x", duration=Millis(0)))
+    world.add_workload(work("y", duration=Millis(0)))
     world.advance_to(Millis(0))
 
     assert [(step, name) for _, step, name in told(world)] == [

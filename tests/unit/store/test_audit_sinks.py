@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.audit.codec import line
+from app.core.audit.codec import entry_line
 from app.core.audit_entry import AuditRecord, EntryType, Head, seal
 from app.core.model import Millis
 from app.store import audit_sinks
@@ -44,7 +44,7 @@ class Disk:
         self.full = True
         self.tries = 0
 
-    def last(self) -> int | None:
+    def last_number(self) -> int | None:
         if self.full:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return len(self.lines)
@@ -137,35 +137,40 @@ async def test_lines_beyond_the_bound_are_named_by_a_line(
 ) -> None:
     disk = Disk()
     async with running(disk) as backlog:
-        for number in range(audit_sinks.MOST + 5):
+        for number in range(audit_sinks.MOST_LINES + 5):
             backlog.write_line("x", number + 1, 1)
         disk.full = False
         await backlog.flush(20)
-        backlog.write_line("y", audit_sinks.MOST + 6, 1)
+        backlog.write_line("y", audit_sinks.MOST_LINES + 6, 1)
         await backlog.flush(20)
-    missed = f'{{"entries":5,"from":{audit_sinks.MOST + 1},"to":{audit_sinks.MOST + 5}}}'
-    assert disk.lines[audit_sinks.MOST :] == [f'{{"audit":true,"missed":{missed}}}', "y"]
+    missed = (
+        f'{{"entries":5,"from":{audit_sinks.MOST_LINES + 1},"to":{audit_sinks.MOST_LINES + 5}}}'
+    )
+    assert disk.lines[audit_sinks.MOST_LINES :] == [f'{{"audit":true,"missed":{missed}}}', "y"]
 
 
 async def test_a_folder_knows_its_last_entry_and_what_waits(tmp_path: Path) -> None:
     async with running(AuditFolder(tmp_path)) as backlog:
-        assert await backlog.copied() == 0
+        assert await backlog.read_last_copied() == 0
         for number, epoch in ((8, 9), (9, 9), (7, 10)):
             entry = seal(Head(number - 1), epoch, AuditRecord(Millis(1), EntryType.HELD))
-            backlog.write_line(line(entry), number, epoch)
+            backlog.write_line(entry_line(entry), number, epoch)
         await backlog.flush(20)
         for path in tmp_path.iterdir():
             with path.open("a") as file:
                 file.write('{"audit":true,"number":99')
         (tmp_path / "audit-0000000011-0000000000000100.ndjson").write_text('{"audit":tr')
-        assert await Backlog("another process", AuditFolder(tmp_path)).copied() == 7
+        assert await Backlog("another process", AuditFolder(tmp_path)).read_last_copied() == 7
         backlog.write_line("more", 12, 10)
-        assert await backlog.copied() == 12
+        assert await backlog.read_last_copied() == 12
 
 
 async def test_a_sink_that_cannot_be_asked_or_read_says_so() -> None:
-    assert await Backlog("standard output", audit_sinks.output()).copied() is None
-    assert await Backlog("a disk that is ill", Disk()).copied() == 0
+    assert (
+        await Backlog("standard output", audit_sinks.standard_output_sink()).read_last_copied()
+        is None
+    )
+    assert await Backlog("a disk that is ill", Disk()).read_last_copied() == 0
 
 
 def test_what_is_left_of_a_line_is_written_before_the_next() -> None:

@@ -13,7 +13,7 @@ from app.core.audit.codec import SignedHead
 from app.core.audit_entry import Head
 from app.core.errors import ClusterError, InvalidInput
 from app.core.model import Millis
-from app.tls.audit_signing_key import KEY, SECRET, KeptKey, holds, public_key
+from app.tls.audit_signing_key import KEY, SECRET, KeptKey, is_signature_valid, parse_public_key
 from tests.fakes.fake_secrets import FakeSecrets
 
 UNKNOWN = b64encode(bytes.fromhex("302a300506032b657f032100") + bytes(32)).decode()
@@ -52,7 +52,7 @@ async def test_a_key_that_somebody_put_there_is_never_replaced(kind: str) -> Non
 
 async def test_a_signature_covers_everything_in_a_head() -> None:
     signed = (await KeptKey(FakeSecrets(), "ns").load()).sign(HEAD)
-    assert holds(signed)
+    assert is_signature_valid(signed)
     for other in (
         replace(signed, cluster="d"),
         replace(signed, head=replace(signed.head, number=5)),
@@ -61,17 +61,17 @@ async def test_a_signature_covers_everything_in_a_head() -> None:
         replace(signed, at=Millis(6)),
         replace(signed, signature=""),
         replace(signed, signature="!"),
-        replace(signed, key=""),
-        replace(signed, key=UNKNOWN),
-        replace(signed, key=(await KeptKey(FakeSecrets(), "ns").load()).public_key),
+        replace(signed, public_key=""),
+        replace(signed, public_key=UNKNOWN),
+        replace(signed, public_key=(await KeptKey(FakeSecrets(), "ns").load()).public_key),
     ):
-        assert not holds(other)
+        assert not is_signature_valid(other)
 
 
 async def test_a_public_key_is_read_with_armour_and_without() -> None:
     key = (await KeptKey(FakeSecrets(), "ns").load()).public_key
     pem = f"-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n"
-    assert public_key(pem) == public_key(key + "\n") == key
+    assert parse_public_key(pem) == parse_public_key(key + "\n") == key
     for other in ("", "x", UNKNOWN, pem[:60]):
         with pytest.raises(InvalidInput):
-            public_key(other)
+            parse_public_key(other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from app.tls.ca_bundle import ServingBundle, merge
+from app.tls.ca_bundle import ServingBundle, merge_bundles
 from app.tls.certificate_watcher import Renewal
 from app.tls.rotation import new_content
 
@@ -23,10 +23,10 @@ class Source:
     def __init__(self, serving: ServingBundle | None) -> None:
         self.serving = serving
 
-    async def read(self) -> ServingBundle | None:
+    async def read_bundle(self) -> ServingBundle | None:
         return self.serving
 
-    async def advance(self, steady: timedelta) -> None:
+    async def advance_rotation(self, steady: timedelta) -> None:
         raise AssertionError("nobody asked for a renewal")
 
 
@@ -34,11 +34,11 @@ def knows(source: ServingBundle | None, shown: ServingBundle, ca_pem: bytes) -> 
     renewal = Renewal(
         Source(source), shown, settle=timedelta(1), now=lambda: NOW, clock=lambda: 0.0
     )
-    return asyncio.run(renewal.knows(ca_pem))
+    return asyncio.run(renewal.may_have_published(ca_pem))
 
 
 SHOWN, NEXT, FOREIGN = made(), made(), made()
-STAGED = ServingBundle(SHOWN.certificate, SHOWN.key, merge(SHOWN.ca, NEXT.ca))
+STAGED = ServingBundle(SHOWN.certificate, SHOWN.key, merge_bundles(SHOWN.ca, NEXT.ca))
 
 
 def test_both_cas_of_a_change_are_known_once_they_are_at_the_source() -> None:
@@ -48,7 +48,7 @@ def test_both_cas_of_a_change_are_known_once_they_are_at_the_source() -> None:
 
 def test_a_foreign_ca_is_not_known_not_even_beside_ours() -> None:
     assert not knows(STAGED, SHOWN, FOREIGN.ca)
-    assert not knows(STAGED, SHOWN, merge(SHOWN.ca, FOREIGN.ca))
+    assert not knows(STAGED, SHOWN, merge_bundles(SHOWN.ca, FOREIGN.ca))
 
 
 def test_cas_that_do_not_vouch_for_what_is_shown_are_not_left_in_place() -> None:

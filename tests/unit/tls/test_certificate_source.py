@@ -13,13 +13,13 @@ import pytest
 from app.config.setting_parsers import HostPort
 from app.core.errors import ClusterError, ClusterUnavailable, InvalidSettings
 from app.ports.liveness import Liveness
-from app.tls.ca_bundle import is_within
+from app.tls.ca_bundle import is_subset
 from app.tls.certificate_authority import write_private
 from app.tls.certificate_source import SECRET, FileCertificate, SecretCertificate
-from app.tls.certificate_watcher import CertificateSource, Renewal, first
+from app.tls.certificate_watcher import CertificateSource, Renewal, wait_for_certificate
 from app.tls.rotation import KEYS, new_content
 from app.web.health import ops_app
-from app.web.server.server import Listener, Servers, renew, tls_context
+from app.web.server.server import Listener, Servers, load_certificate, tls_context
 from tests.fakes.fake_secrets import FakeSecrets
 
 NAMESPACE = "ns"
@@ -71,16 +71,16 @@ def kept(secrets: FakeSecrets, clock: Clock, *, writes: bool = True) -> SecretCe
 
 
 async def renewal(source: CertificateSource, clock: Clock) -> tuple[Renewal, Published]:
-    begun, published = await first(source), Published()
+    begun, published = await wait_for_certificate(source), Published()
     settle = timedelta(seconds=SETTLE)
     made = Renewal(source, begun, settle=settle, now=clock.now, clock=clock)
-    made.publish = published
+    made.publish_ca = published
     return made, published
 
 
 async def look(each: Renewal, clock: Clock, times: int = 3) -> None:
     for _ in range(times):
-        await each.check()
+        await each.check_source()
     clock.seconds += SETTLE
 
 
@@ -91,7 +91,7 @@ async def test_changed_files_are_served_after_their_ca_is_trusted(
     write(tmp_path, old)
     each, published = await renewal(brought(tmp_path), clock)
     context = tls_context(each.serving.certificate, each.serving.key)
-    each.attach(lambda found: renew(context, found.certificate, found.key))
+    each.subscribe(lambda found: load_certificate(context, found.certificate, found.key))
     servers, stop = (
         Servers([Listener("webhook", ops_app({}, Liveness(), None), ANY, context)]),
         asyncio.Event(),
@@ -107,10 +107,10 @@ async def test_changed_files_are_served_after_their_ca_is_trusted(
     write(tmp_path, new)
     await look(each, clock)
     assert await shown() == old["tls.crt"]
-    assert is_within(new["ca.crt"], published[-1])
+    assert is_subset(new["ca.crt"], published[-1])
     await look(each, clock)
     assert await shown() == new["tls.crt"]
-    assert is_within(old["ca.crt"], published[-1])
+    assert is_subset(old["ca.crt"], published[-1])
     await look(each, clock)
     assert published[-1] == new["ca.crt"]
     stop.set()
@@ -121,13 +121,13 @@ async def test_files_that_are_being_written_are_not_mixed(tmp_path: Path) -> Non
     old, new = new_content(NAMES, NOW, 9), new_content(NAMES, NOW, 9)
     write(tmp_path, old)
     source = brought(tmp_path)
-    await source.read()
+    await source.read_bundle()
     seen = set()
     for key in KEYS:
         write_private(tmp_path / key, new[key])
-        seen.add((await source.read()).certificate)
+        seen.add((await source.read_bundle()).certificate)
     assert seen == {old["tls.crt"]}
-    assert (await source.read()).certificate == new["tls.crt"]
+    assert (await source.read_bundle()).certificate == new["tls.crt"]
 
 
 async def test_a_key_that_does_not_fit_changes_nothing(tmp_path: Path, clock: Clock) -> None:
@@ -135,7 +135,7 @@ async def test_a_key_that_does_not_fit_changes_nothing(tmp_path: Path, clock: Cl
     write(tmp_path, old)
     each, _ = await renewal(brought(tmp_path), clock)
     context = tls_context(each.serving.certificate, each.serving.key)
-    each.attach(lambda found: renew(context, found.certificate, found.key))
+    each.subscribe(lambda found: load_certificate(context, found.certificate, found.key))
     await look(each, clock)
     write(tmp_path, {**old, "tls.key": new["tls.key"]})
     with pytest.raises(InvalidSettings, match="belongs to it"):
@@ -146,10 +146,10 @@ async def test_a_key_that_does_not_fit_changes_nothing(tmp_path: Path, clock: Cl
 async def test_files_that_vanish_are_named(tmp_path: Path) -> None:
     write(tmp_path, new_content(NAMES, NOW, 9))
     source = brought(tmp_path)
-    await source.read()
+    await source.read_bundle()
     (tmp_path / "tls.key").unlink()
     with pytest.raises(InvalidSettings, match=r"tls\.key cannot be read"):
-        await source.read()
+        await source.read_bundle()
 
 
 async def test_a_secret_somebody_put_there_is_followed_and_never_renewed(clock: Clock) -> None:
@@ -168,10 +168,10 @@ async def test_a_secret_somebody_put_there_is_followed_and_never_renewed(clock: 
 
 async def test_only_a_webhook_makes_a_secret(clock: Clock) -> None:
     secrets = FakeSecrets()
-    assert await kept(secrets, clock, writes=False).read() is None
+    assert await kept(secrets, clock, writes=False).read_bundle() is None
     assert not secrets.stored
-    made = await kept(secrets, clock).read()
-    assert await kept(secrets, clock, writes=False).read() == made
+    made = await kept(secrets, clock).read_bundle()
+    assert await kept(secrets, clock, writes=False).read_bundle() == made
 
 
 async def test_a_secret_that_lacks_a_part_says_which_and_serving_goes_on(clock: Clock) -> None:
@@ -180,7 +180,7 @@ async def test_a_secret_that_lacks_a_part_says_which_and_serving_goes_on(clock: 
     served = each.serving
     secrets.put(NAMESPACE, SECRET, {"tls.crt": b"x", "tls.key": b"y"}, ours=True)
     with pytest.raises(ClusterError, match=r"lacks ca\.crt"):
-        await each.check()
+        await each.check_source()
     assert each.serving == served
 
 
@@ -193,13 +193,13 @@ async def test_what_could_not_be_published_is_not_taken_for_trusted(clock: Clock
     async def fail(ca: bytes) -> None:
         raise ClusterUnavailable("no answer")
 
-    each.publish = fail
+    each.publish_ca = fail
     del secrets.stored[NAMESPACE, SECRET]
     for _ in range(3):
         with pytest.raises(ClusterUnavailable):
             await look(each, clock, times=1)
     assert each.serving == served
-    each.publish = published
+    each.publish_ca = published
     await look(each, clock)
     assert each.serving == served
     await look(each, clock)
@@ -212,8 +212,10 @@ async def test_what_fails_is_tried_again_and_told_once(
     secrets, published = FakeSecrets(), Published()
     source = kept(secrets, clock)
     soon = timedelta(milliseconds=20)
-    each = Renewal(source, await first(source), settle=soon, now=clock.now, clock=clock)
-    each.publish = published
+    each = Renewal(
+        source, await wait_for_certificate(source), settle=soon, now=clock.now, clock=clock
+    )
+    each.publish_ca = published
     secrets.silent = True
     running = asyncio.create_task(each.watch_certificate())
     tries = secrets.tries

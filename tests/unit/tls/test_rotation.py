@@ -7,16 +7,24 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.core.errors import InvalidSettings
-from app.tls.ca_bundle import ServingBundle, ends, is_due, is_within, merge, serving, vouching
+from app.tls.ca_bundle import (
+    ServingBundle,
+    expires_at,
+    is_renewal_due,
+    is_subset,
+    merge_bundles,
+    serving_bundle,
+    signing_cas,
+)
 from app.tls.rotation import (
     PublishCAs,
     RotationStep,
     ServeCertificate,
     ServedState,
-    move,
+    content_after,
     new_content,
+    next_move,
     next_step,
-    taken,
 )
 
 DAY = timedelta(days=1)
@@ -37,16 +45,16 @@ def fresh() -> Content:
 
 @pytest.fixture(scope="module")
 def staged(fresh: Content) -> Content:
-    return taken(RotationStep.STAGE, fresh, NAMES, DUE, DAYS)
+    return content_after(RotationStep.STAGE, fresh, NAMES, DUE, DAYS)
 
 
 @pytest.fixture(scope="module")
 def promoted(staged: Content) -> Content:
-    return taken(RotationStep.PROMOTE, staged, NAMES, DUE, DAYS)
+    return content_after(RotationStep.PROMOTE, staged, NAMES, DUE, DAYS)
 
 
 def as_served(content: Content) -> ServingBundle:
-    return serving(*(content[key] for key in ("tls.crt", "tls.key", "ca.crt")))
+    return serving_bundle(*(content[key] for key in ("tls.crt", "tls.key", "ca.crt")))
 
 
 # --- the Secret ---
@@ -57,7 +65,7 @@ def test_a_young_certificate_rests(fresh: Content) -> None:
 
 
 def test_a_successor_is_staged_once_two_thirds_of_the_life_have_passed(fresh: Content) -> None:
-    assert is_due(fresh["tls.crt"], DUE)
+    assert is_renewal_due(fresh["tls.crt"], DUE)
     assert next_step(fresh, DUE, NEVER, SETTLE) is RotationStep.STAGE
 
 
@@ -65,8 +73,8 @@ def test_while_staged_both_cas_are_trusted_and_the_old_certificate_is_served(
     fresh: Content, staged: Content
 ) -> None:
     assert as_served(staged).certificate == fresh["tls.crt"]
-    assert vouching(staged["ca.crt"], fresh["tls.crt"]) == fresh["ca.crt"]
-    assert vouching(staged["ca.crt"], staged["next.crt"])
+    assert signing_cas(staged["ca.crt"], fresh["tls.crt"]) == fresh["ca.crt"]
+    assert signing_cas(staged["ca.crt"], staged["next.crt"])
 
 
 def test_a_successor_waits_until_its_ca_has_settled(staged: Content) -> None:
@@ -89,10 +97,10 @@ def test_the_old_ca_goes_last(fresh: Content, promoted: Content) -> None:
     assert next_step(promoted, DUE, SETTLE, SETTLE) is RotationStep.REST
     assert next_step(promoted, DUE, 2 * SETTLE, SETTLE) is RotationStep.DROP
 
-    dropped = taken(RotationStep.DROP, promoted, NAMES, DUE, DAYS)
+    dropped = content_after(RotationStep.DROP, promoted, NAMES, DUE, DAYS)
 
-    assert vouching(dropped["ca.crt"], dropped["tls.crt"]) == dropped["ca.crt"]
-    assert not vouching(dropped["ca.crt"], fresh["tls.crt"])
+    assert signing_cas(dropped["ca.crt"], dropped["tls.crt"]) == dropped["ca.crt"]
+    assert not signing_cas(dropped["ca.crt"], fresh["tls.crt"])
     assert next_step(dropped, DUE, SETTLE, SETTLE) is RotationStep.REST
 
 
@@ -103,7 +111,7 @@ def test_a_successor_that_grew_old_in_waiting_is_staged_anew(staged: Content) ->
         is RotationStep.STAGE
     )
 
-    again = taken(RotationStep.STAGE, staged, NAMES, late, DAYS)
+    again = content_after(RotationStep.STAGE, staged, NAMES, late, DAYS)
 
     assert again["next.crt"] != staged["next.crt"]
     assert again["ca.crt"].count(b"BEGIN") == 2
@@ -114,13 +122,13 @@ def test_a_certificate_that_has_ended_is_replaced_at_once(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     content = request.getfixturevalue(which)
-    ended = ends(content["tls.crt"])
+    ended = expires_at(content["tls.crt"])
     assert next_step(content, ended, NEVER, SETTLE) is RotationStep.REPLACE
-    assert "next.crt" not in taken(RotationStep.REPLACE, content, NAMES, ended, DAYS)
+    assert "next.crt" not in content_after(RotationStep.REPLACE, content, NAMES, ended, DAYS)
 
 
 def test_a_ca_that_did_not_sign_is_left_alone_if_none_did(fresh: Content) -> None:
-    strangers = merge(*(new_content(NAMES, MADE, DAYS)["ca.crt"] for _ in range(2)))
+    strangers = merge_bundles(*(new_content(NAMES, MADE, DAYS)["ca.crt"] for _ in range(2)))
     content = {**fresh, "ca.crt": strangers}
     assert next_step(content, MADE, SETTLE, SETTLE) is RotationStep.REST
 
@@ -130,42 +138,42 @@ def test_a_ca_that_did_not_sign_is_left_alone_if_none_did(fresh: Content) -> Non
 
 def test_a_replica_publishes_first_of_all(fresh: Content) -> None:
     found = as_served(fresh)
-    assert move(ServedState(found), found, MADE, NEVER, SETTLE) == PublishCAs(found.ca)
-    assert move(ServedState(found, found.ca), found, MADE, SETTLE, SETTLE) is None
+    assert next_move(ServedState(found), found, MADE, NEVER, SETTLE) == PublishCAs(found.ca)
+    assert next_move(ServedState(found, found.ca), found, MADE, SETTLE, SETTLE) is None
 
 
 def test_another_certificate_is_trusted_before_it_is_shown(fresh: Content) -> None:
     old, new = as_served(fresh), as_served(new_content(NAMES, MADE, DAYS))
-    both = merge(old.ca, new.ca)
+    both = merge_bundles(old.ca, new.ca)
 
-    assert move(ServedState(old, old.ca), new, MADE, SETTLE, SETTLE) == PublishCAs(both)
-    assert move(ServedState(old, both), new, MADE, NEVER, SETTLE) is None
-    assert move(ServedState(old, both), new, MADE, SETTLE, SETTLE) == ServeCertificate(new)
-    assert move(ServedState(new, both), new, MADE, NEVER, SETTLE) is None
-    assert move(ServedState(new, both), new, MADE, SETTLE, SETTLE) == PublishCAs(new.ca)
+    assert next_move(ServedState(old, old.ca), new, MADE, SETTLE, SETTLE) == PublishCAs(both)
+    assert next_move(ServedState(old, both), new, MADE, NEVER, SETTLE) is None
+    assert next_move(ServedState(old, both), new, MADE, SETTLE, SETTLE) == ServeCertificate(new)
+    assert next_move(ServedState(new, both), new, MADE, NEVER, SETTLE) is None
+    assert next_move(ServedState(new, both), new, MADE, SETTLE, SETTLE) == PublishCAs(new.ca)
 
 
 def test_a_certificate_renewed_under_the_same_ca_needs_no_publishing(fresh: Content) -> None:
     old = as_served(fresh)
     new = ServingBundle(new_content(NAMES, MADE, DAYS)["tls.crt"], b"key", old.ca)
-    assert move(ServedState(old, old.ca), new, MADE, SETTLE, SETTLE) == ServeCertificate(new)
+    assert next_move(ServedState(old, old.ca), new, MADE, SETTLE, SETTLE) == ServeCertificate(new)
 
 
 def test_more_trust_is_published_at_once_and_less_later(staged: Content, fresh: Content) -> None:
     more, less = as_served(staged), as_served(fresh)
-    assert move(ServedState(less, less.ca), more, DUE, NEVER, SETTLE) == PublishCAs(more.ca)
-    assert move(ServedState(more, more.ca), less, DUE, NEVER, SETTLE) is None
-    assert move(ServedState(more, more.ca), less, DUE, SETTLE, SETTLE) == PublishCAs(less.ca)
+    assert next_move(ServedState(less, less.ca), more, DUE, NEVER, SETTLE) == PublishCAs(more.ca)
+    assert next_move(ServedState(more, more.ca), less, DUE, NEVER, SETTLE) is None
+    assert next_move(ServedState(more, more.ca), less, DUE, SETTLE, SETTLE) == PublishCAs(less.ca)
 
 
 def test_nothing_is_waited_for_when_the_old_certificate_has_ended(fresh: Content) -> None:
     old, new = as_served(fresh), as_served(new_content(NAMES, DUE, DAYS))
-    ended = ends(old.certificate)
-    assert move(ServedState(old, old.ca), new, ended, NEVER, SETTLE) == PublishCAs(
-        merge(old.ca, new.ca)
+    ended = expires_at(old.certificate)
+    assert next_move(ServedState(old, old.ca), new, ended, NEVER, SETTLE) == PublishCAs(
+        merge_bundles(old.ca, new.ca)
     )
-    assert move(
-        ServedState(old, merge(old.ca, new.ca)), new, ended, NEVER, SETTLE
+    assert next_move(
+        ServedState(old, merge_bundles(old.ca, new.ca)), new, ended, NEVER, SETTLE
     ) == ServeCertificate(new)
 
 
@@ -174,10 +182,10 @@ def test_nothing_is_waited_for_when_the_old_certificate_has_ended(fresh: Content
 
 def test_a_bundle_is_a_set(fresh: Content, promoted: Content) -> None:
     one, other = fresh["ca.crt"], promoted["ca.crt"]
-    assert merge(one, one) == one
-    assert merge(one, b"# a comment\r\n" + one.replace(b"\n", b"\r\n")) == one
-    assert is_within(one, other)
-    assert not is_within(other, one)
+    assert merge_bundles(one, one) == one
+    assert merge_bundles(one, b"# a comment\r\n" + one.replace(b"\n", b"\r\n")) == one
+    assert is_subset(one, other)
+    assert not is_subset(other, one)
 
 
 @pytest.mark.parametrize(("certificate", "ca"), [(b"junk", b"ca"), (b"certificate", b"junk")])
@@ -185,4 +193,4 @@ def test_what_is_no_certificate_is_said_so(fresh: Content, certificate: bytes, c
     first = fresh["tls.crt"] if certificate == b"certificate" else certificate
     second = fresh["ca.crt"] if ca == b"ca" else ca
     with pytest.raises(InvalidSettings, match="PEM"):
-        serving(first, fresh["tls.key"], second)
+        serving_bundle(first, fresh["tls.key"], second)

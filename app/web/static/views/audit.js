@@ -1,13 +1,13 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
-import { amounts, count, exactMoment, lasting, moment, percent, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
-import { change, podAddress } from "../router.js";
+import { amounts, compareNames, count, exactMoment, lasting, moment, percent, visible } from "../format.js";
+import { Cell, Empty, More, NotAllowed, rightIn, RowHead, Table, Term } from "../components.js";
+import { address, change, open, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 
 const STEP = 25;
 const AGAIN = 10_000;
-const MINUTES = ["10", "60"];
+const PERIODS = { 10: "10 minutes", 60: "1 hour" };
 const MOST = 50_000;
 
 /** Facts that are in the column of the object, or that only the verifier needs. */
@@ -64,11 +64,13 @@ function joined(entries) {
 
 /**
  * Read the entries of the last minutes, and then only new ones. Return {entries, error}, the newest
- * entry first.
+ * entry first. `tenant`: "" for all entries. null: ask nothing.
  */
-function useEntries(ask, minutes) {
+function useEntries(ask, minutes, tenant) {
   const [found, setFound] = useState({});
+  const wanted = `${minutes} ${tenant}`;
   useEffect(() => {
+    if (tenant === null) return undefined;
     const stopping = new AbortController();
     const begin = () => Date.now() - Number(minutes) * 60_000;
     let since = begin();
@@ -77,7 +79,8 @@ function useEntries(ask, minutes) {
     let timer;
     const read = async () => {
       try {
-        const text = await ask(`/v1/audit?since=${new Date(since).toISOString()}`, { signal: stopping.signal });
+        const query = new URLSearchParams({ since: new Date(since).toISOString(), ...(tenant ? { tenant } : {}) });
+        const text = await ask(`/v1/audit?${query}`, { signal: stopping.signal });
         const fresh = parse(text).filter((entry) => entry.number > last);
         if (fresh.length) {
           ({ at: since, number: last } = fresh[fresh.length - 1]);
@@ -85,10 +88,10 @@ function useEntries(ask, minutes) {
         }
         const first = begin();
         entries = entries.filter((entry) => entry.at >= first);
-        setFound({ minutes, entries });
+        setFound({ wanted, entries });
       } catch (error) {
         if (stopping.signal.aborted) return;
-        setFound({ minutes, entries: last ? entries : undefined, error });
+        setFound({ wanted, entries: last ? entries : undefined, error });
       }
       timer = setTimeout(read, AGAIN);
     };
@@ -97,32 +100,53 @@ function useEntries(ask, minutes) {
       stopping.abort();
       clearTimeout(timer);
     };
-  }, [minutes]);
-  return found.minutes === minutes ? found : {};
+  }, [wanted]);
+  return found.wanted === wanted ? found : {};
 }
 
-export function Audit({ query, ask }) {
-  const minutes = MINUTES.includes(query.get("minutes")) ? query.get("minutes") : MINUTES[0];
-  const wanted = (query.get("filter") ?? "").toLowerCase();
-  const { entries, error } = useEntries(ask, minutes);
-  const found = joined((entries ?? []).filter((entry) => !wanted || JSON.stringify(entry).toLowerCase().includes(wanted)));
+/** `mayReadAll`: the caller has the right on all entries, not only on those of single tenants. */
+export function Audit({ state, mayReadAll, query, ask }) {
+  const minutes = Object.hasOwn(PERIODS, query.get("minutes")) ? query.get("minutes") : "10";
+  const tenant = query.get("tenant") ?? "";
+  const text = query.get("filter") ?? "";
+  const { entries, error } = useEntries(ask, minutes, tenant || mayReadAll ? tenant : null);
+  const found = joined((entries ?? []).filter((entry) => JSON.stringify(entry).toLowerCase().includes(text.toLowerCase())));
+  const names = new Set([...(state?.tenants ?? []).map((each) => each.name), ...(tenant ? [tenant] : [])]);
   return html`<section class="card" aria-labelledby="audit-title">
     <div class="card-head">
       <h1 id="audit-title"><${Term} name="audit chain">Audit<//></h1>
       <div class="bar-of-tools">
-        <label for="minutes">Time</label>
-        <select id="minutes" value=${minutes} onChange=${(event) => change({ minutes: event.target.value })}>
-          <option value="10">10 minutes</option><option value="60">1 hour</option>
-        </select>
-        <label for="filter">Filter</label>
-        <input id="filter" type="search" placeholder="any word" value=${query.get("filter") ?? ""} onInput=${(event) => change({ filter: event.target.value })} />
+        <span class="labelled"><label for="tenant">Tenant</label>
+          <select id="tenant" value=${tenant} onChange=${(event) => open(address("audit", [], { ...Object.fromEntries(query), tenant: event.target.value }))}>
+            <option value="">${mayReadAll ? "all" : "choose one"}</option>
+            ${[...names].sort(compareNames).map((name) => html`<option key=${name} value=${name}>${visible(name)}</option>`)}
+          </select></span>
+        <span class="labelled"><label for="minutes">Time</label>
+          <select id="minutes" value=${minutes} onChange=${(event) => change({ minutes: event.target.value })}>
+            ${Object.entries(PERIODS).map(([value, name]) => html`<option key=${value} value=${value}>${name}</option>`)}
+          </select></span>
+        <span class="labelled"><label for="filter">Filter</label>
+          <input id="filter" type="search" placeholder="any word" value=${text} onInput=${(event) => change({ filter: event.target.value })} /></span>
       </div>
     </div>
-    ${error ? html`<p class="problem" role="alert">The entries cannot be shown: ${visible(error.message)}</p>` : null}
-    ${entries && !found.length ? html`<${Empty} command="fairgate audit verify">${wanted ? "No entry contains this text." : "No decision or change was recorded in this time."} To check the chain:<//>` : null}
+    ${tenant || mayReadAll ? null : html`<${NotAllowed} right="get audit.fairgate.io">You may not see the audit entries of all tenants. If you have the right on a tenant, choose it above.<//>`}
+    ${error?.status === 403
+      ? html`<${NotAllowed} right=${rightIn(error.message)}>You may not see the audit entries${tenant ? ` of tenant ${visible(tenant)}` : ""}.<//>`
+      : error
+        ? html`<p class="problem" role="alert">The entries cannot be shown: ${visible(error.message)}</p>`
+        : null}
+    ${entries && !found.length ? html`<${NoEntry} tenant=${tenant} text=${text} minutes=${minutes} />` : null}
     ${found.length ? html`<${More} items=${found} step=${STEP} noun="entries">${(shown) => html`<${Entries} entries=${shown} />`}<//>` : null}
-    <p class="note">${entries?.length === MOST ? `Only the newest ${count(MOST, "entry", "entries")} are shown. ` : null}For entries of other times: <code>fairgate audit export</code></p>
+    ${entries && tenant ? html`<p class="note">Only entries about this tenant itself: those of its child tenants are not shown, nor refusals, which name no tenant.</p>` : null}
+    ${entries ? html`<p class="note">${entries.length === MOST ? `Only the newest ${count(MOST, "entry", "entries")} are shown. ` : null}For entries of other times: <code>${tenant ? `kubectl fairgate audit --tenant ${visible(tenant)}` : "fairgate audit export"}</code></p>` : null}
   </section>`;
+}
+
+function NoEntry({ tenant, text, minutes }) {
+  if (!tenant && !text) return html`<${Empty} command="fairgate audit verify">No decision or change was recorded in this time. To check the chain:<//>`;
+  const filters = `${tenant ? ` about tenant ${visible(tenant)}` : ""}${text ? ` with the text "${visible(text)}"` : ""}`;
+  return html`<p class="note">No entry${filters} was recorded in the last ${minutes} minutes.</p>
+    <p class="more"><button type="button" onClick=${() => open(address("audit", [], { minutes }))}>Clear the filters</button></p>`;
 }
 
 function Entries({ entries }) {

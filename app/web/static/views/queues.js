@@ -76,16 +76,19 @@ function NoQueue({ hello, filtered }) {
   return html`<${Empty}>You may not see any queue. Ask for the right to get tenants/queue.<//>`;
 }
 
+/** A small screen shows the rest of a row after a tap. A large one shows all cells, and no button. */
 function QueueRow({ queue, part, units }) {
+  const [isOpen, setOpen] = useState(false);
   const target = address("queues", [], { tenant: queue.tenant, user: queue.user });
-  return html`<tr role="row">
-    <${RowHead}><a href=${address("tenants", [queue.tenant])}>${visible(queue.tenant)}</a><//>
+  return html`<tr role="row" class=${isOpen ? "open" : undefined}>
+    <${RowHead}><a href=${address("tenants", [queue.tenant])}>${visible(queue.tenant)}</a>
+      <button type="button" class="fold" aria-expanded=${String(isOpen)} aria-label=${`Details of ${visible(queue.tenant)}, ${visible(queue.user)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button><//>
     <${Cell} kind="name" label="User"><a href=${target}>${visible(queue.user)}</a><//>
-    <${Cell} kind="number" label="Used, of fair share">${part ? `${units.say(part.used)} of ${units.say(part.owed)}` : ""}<//>
-    <${Cell} kind="number" label="Waiting GPUs">${decimal(devices(queue.request))}<//>
+    <${Cell} kind="number detail" label="Used, of fair share">${part ? `${units.say(part.used)} of ${units.say(part.owed)}` : ""}<//>
+    <${Cell} kind="number" label="GPUs">${decimal(devices(queue.request))}<//>
     <${Cell} kind="number" label="Pods">${queue.pending}<//>
-    <${Cell} kind="number" label="Longest wait">${ago(queue.since)}<//>
-    <${Cell} kind="rules" label="Reasons">
+    <${Cell} kind="number" label="Waits">${ago(queue.since)}<//>
+    <${Cell} kind="rules detail" label="Reasons">
       <ul class="rules">${Object.entries(queue.rules).map(([rule, pods]) => html`<li key=${rule}><${Rule} rule=${rule} pods=${pods} /></li>`)}</ul>
     <//>
   </tr>`;

@@ -55,7 +55,7 @@ export function Tenant({ name, state: sent, hello, query, ask }) {
     <section class="card" aria-labelledby="tenant-title">
       <div class="card-head">
         <h1 id="tenant-title">${visible(name)}</h1>
-        <p>${of.parent ? html`<${Parent} name=${of.parent} isSeen=${sent.tenants.some((each) => each.name === of.parent)} /> · ` : null}<a href=${address("queues", [], { tenant: name })}>Queue</a> · <a href=${address("history", [], { tenant: name })}>History</a></p>
+        <p>${of.parent ? html`<${Parent} name=${of.parent} isSeen=${sent.tenants.some((each) => each.name === of.parent)} /> · ` : null}<a href=${address("queues", [], { tenant: name })}>Queue</a> · <a href=${address("history", [], { tenant: name })}>History</a> · <a href=${address("audit", [], { tenant: name })}>Audit</a></p>
       </div>
       <dl class="facts">
         <div><dt><${Term} name="weight">Weight<//></dt><dd>${of.weight}</dd></div>

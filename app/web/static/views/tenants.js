@@ -9,6 +9,9 @@ import { unitsOf } from "../units.js";
 
 const STEP = 60;
 
+/** Unfolds all tenants, as the value of `open` in the address. */
+const ALL = "*";
+
 const SORTS = {
   name: () => 0,
   waiting: (row) => -row.waiting,
@@ -67,6 +70,10 @@ function userRows(state, tenant, queues) {
   });
 }
 
+function isFoldable(row) {
+  return row.users.length + row.children.length > 0;
+}
+
 function matches(row, wanted) {
   return (
     row.name.toLowerCase().includes(wanted) ||
@@ -83,7 +90,7 @@ function flatten(rows, isOpen, wanted, depth = 0) {
     const own = row.name.toLowerCase().includes(wanted);
     const users = wanted && !own ? row.users.filter((user) => user.name.toLowerCase().includes(wanted)) : row.users;
     const open = isOpen(row.name) || Boolean(wanted && !own);
-    flat.push({ ...row, depth, open, foldable: row.users.length + row.children.length > 0 });
+    flat.push({ ...row, depth, open, foldable: isFoldable(row) });
     if (!open) continue;
     flat.push(...users.map((user) => ({ ...user, depth: depth + 1 })));
     flat.push(...flatten(row.children, isOpen, own ? "" : wanted, depth + 1));
@@ -122,13 +129,13 @@ export function TenantTable({ state, hello, query, tops, name }) {
   const wanted = (query.get("filter") ?? "").trim().toLowerCase();
   const opened = new Set((query.get("open") ?? "").split(",").filter(Boolean).map(decodeURIComponent));
   const rows = tops ?? tree(state, sort);
-  const flat = flatten(rows, (tenant) => opened.has(tenant), wanted);
+  const flat = flatten(rows, (tenant) => opened.has(ALL) || opened.has(tenant), wanted);
   // The scale depends on all rows, so that a filter does not change the length of a bar.
   const parts = state.tenants.filter((tenant) => state.owed[tenant.name]).map((of) => drawnPart({ part: state.owed[of.name], of }, units));
   const end = scaleEnd(parts);
   const marks = new Set(flat.filter((row) => row.part).flatMap((row) => marksOf(drawnPart(row, units), end)));
   const fold = (tenant, open) => {
-    const next = new Set(opened);
+    const next = new Set(opened.has(ALL) ? state.tenants.map((each) => each.name) : opened);
     if (open) next.add(tenant);
     else next.delete(tenant);
     change({ open: [...next].map(encodeURIComponent).join(",") });
@@ -146,7 +153,7 @@ export function TenantTable({ state, hello, query, tops, name }) {
     { name: "Longest wait", kind: "number", key: "wait" },
   ];
   return html`
-    <${BarLegend} marks=${marks} />
+    <div class="card-head"><${BarLegend} marks=${marks} />${(tops ? tops.flatMap((row) => row.children) : rows).some(isFoldable) ? html`<${FoldAll} />` : null}</div>
     ${flat.length
       ? html`<${More} items=${flat} step=${STEP} noun="rows">
           ${(shown) => html`<${Table} name=${name} columns=${columns} sort=${sort} onSort=${(key) => change({ sort: key })} role="treegrid" bodyId="tenant-rows" onKeyDown=${(event) => arrow(event, fold)}>
@@ -158,6 +165,13 @@ export function TenantTable({ state, hello, query, tops, name }) {
     ${flat.length && !hello.everyTenant ? html`<p class="note">Other tenants are not shown: you may not see them.</p>` : null}
     ${state.leftOut.users ? html`<p class="note">${count(state.leftOut.users, "user")} with less use and fewer pods are left out. Open a tenant to see all of its users.</p>` : null}
   `;
+}
+
+function FoldAll() {
+  return html`<p class="fold-all">
+    <button type="button" onClick=${() => change({ open: ALL })}>Unfold all</button>
+    <button type="button" onClick=${() => change({ open: "" })}>Fold all</button>
+  </p>`;
 }
 
 function NoTenants({ hello, wanted }) {

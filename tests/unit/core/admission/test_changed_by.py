@@ -29,7 +29,7 @@ def resource(spec: Document, generation: int = 1, **written: str) -> Document:
 
 def stored(before: Document | None, after: Document, caller: str, speaks: bool = False) -> Document:
     """Return the stored object: stamped, with the API server's own generation."""
-    patch = stamps.authored(before, after, UserName(caller), speaks)
+    patch = stamps.author_patch(before, after, UserName(caller), speaks)
     signed = apply(after, patch)
     generation = 1
     if before is not None:
@@ -116,10 +116,10 @@ def test_the_name_is_that_of_the_last_change_or_none(
 @pytest.mark.parametrize("annotations", [None, {}, {"mine": "1"}, {BY: "another", "mine": "1"}])
 def test_who_removes_the_gate_is_written_on_the_pod(annotations: dict[str, str] | None) -> None:
     pod = {"metadata": {"annotations": annotations} if annotations is not None else {}}
-    patch = stamps.freed(annotations, ROOT)
+    patch = stamps.gate_remover_patch(annotations, ROOT)
     assert apply(pod, patch)["metadata"]["annotations"] == {**(annotations or {}), BY: "root"}
 
 
 @pytest.mark.parametrize("broken", [None, 7, [], {"metadata": 1}, {"spec": []}])
 def test_what_is_no_resource_does_no_harm(broken: Any) -> None:
-    stamps.authored(broken, broken, ALICE, False)
+    stamps.author_patch(broken, broken, ALICE, False)

@@ -13,9 +13,9 @@ from app.core.admission.hold import (
     IgnoreDecision,
     NamespaceOwner,
     PodCreateRequest,
-    judge,
+    decide_hold,
 )
-from app.core.admission.validation import Guard, ValidationRules
+from app.core.admission.validation import PodValidator, ValidationRules
 from app.core.model import Resource, TenantName, UserName
 from app.core.podspec.annotations import may_be_evicted, named_pools
 from app.core.podspec.constraints import Toleration
@@ -24,7 +24,7 @@ from app.core.release_patch import (
     fence_patch,
     label_value,
     release_patch,
-    stamp_patch,
+    restore_annotation_patch,
 )
 from app.core.well_known import ANNOTATION_PREEMPTIBLE, GATE
 from tests.support.json_patch import PatchFailed, apply
@@ -46,7 +46,7 @@ def held(pod: Json) -> tuple[Json, tuple[str, ...]]:
     """Hold a pod; return the pod as the API server would store it, and the warnings."""
     gates = tuple(gate["name"] for gate in pod["spec"].get("schedulingGates", ()))
     metadata = pod["metadata"]
-    verdict = judge(
+    verdict = decide_hold(
         asking(gates=gates, labels=metadata.get("labels"), annotations=metadata.get("annotations")),
         TEAM,
         MANAGED,
@@ -57,14 +57,15 @@ def held(pod: Json) -> tuple[Json, tuple[str, ...]]:
 
 def test_a_pod_that_asks_for_nothing_managed_is_left_alone() -> None:
     assert (
-        judge(replace(asking(), demand={Resource("cpu"): 1000}), TEAM, MANAGED) == IgnoreDecision()
+        decide_hold(replace(asking(), demand={Resource("cpu"): 1000}), TEAM, MANAGED)
+        == IgnoreDecision()
     )
-    assert judge(replace(asking(), demand={GPU: 0}), TEAM, MANAGED) == IgnoreDecision()
+    assert decide_hold(replace(asking(), demand={GPU: 0}), TEAM, MANAGED) == IgnoreDecision()
 
 
 def test_a_pod_with_claims_is_held_whatever_they_may_come_to() -> None:
-    pod = replace(asking(claims=True), demand={Resource("cpu"): 1000})
-    assert isinstance(judge(pod, TEAM, MANAGED), HoldDecision)
+    pod = replace(asking(has_device_claims=True), demand={Resource("cpu"): 1000})
+    assert isinstance(decide_hold(pod, TEAM, MANAGED), HoldDecision)
 
 
 def test_a_bare_pod_gets_gate_labels_and_stamps() -> None:
@@ -79,26 +80,30 @@ def test_a_bare_pod_gets_gate_labels_and_stamps() -> None:
 def test_a_template_with_a_label_of_ours_makes_no_pods() -> None:
     """The controller would lose each pod by its selector and create another."""
     for labels in ({"fairgate.io/pool": "h100"}, {"fairgate.io/user": "bob"}):
-        verdict = judge(asking(labels=labels, believed=True), TEAM, MANAGED)
+        verdict = decide_hold(asking(labels=labels, trusts_stamp=True), TEAM, MANAGED)
         assert isinstance(verdict, DenyDecision)
         assert "take it out of the template" in verdict.message
     user = {"fairgate.io/user": label_value(ALICE)}
-    assert isinstance(judge(asking(labels=user, believed=True), TEAM, MANAGED), HoldDecision)
+    assert isinstance(
+        decide_hold(asking(labels=user, trusts_stamp=True), TEAM, MANAGED), HoldDecision
+    )
 
 
 def test_mixed_stamps_that_stay_as_they_were_keep_nobody_from_the_object() -> None:
     """The object was created while the webhook was not called. Its finalizers must be removable."""
-    rules = Guard(ValidationRules())
-    assert rules.stamped(["alice", ""], ["alice", ""], UserName("collector")) is None
-    assert rules.stamped(["alice", ""], ["", "alice"], UserName("collector")) is not None
+    rules = PodValidator(ValidationRules())
+    assert rules.check_template_stamps(["alice", ""], ["alice", ""], UserName("collector")) is None
+    assert (
+        rules.check_template_stamps(["alice", ""], ["", "alice"], UserName("collector")) is not None
+    )
 
 
 def test_a_mirror_in_somebodys_name_is_none() -> None:
     node, mirror = "n", {"kubernetes.io/config.mirror": "x"}
     made = PodCreateRequest("team-a", UserName("system:node:n"), {GPU: 1}, node_name=node)
-    assert judge(replace(made, annotations=mirror), TEAM, MANAGED) == IgnoreDecision()
+    assert decide_hold(replace(made, annotations=mirror), TEAM, MANAGED) == IgnoreDecision()
     named = {**mirror, "fairgate.io/submitter": ALICE}
-    assert isinstance(judge(replace(made, annotations=named), TEAM, MANAGED), DenyDecision)
+    assert isinstance(decide_hold(replace(made, annotations=named), TEAM, MANAGED), DenyDecision)
 
 
 def test_what_users_wrote_stays() -> None:
@@ -161,7 +166,7 @@ def test_keys_with_the_two_special_characters_of_paths_are_removed() -> None:
 
 
 def test_a_node_name_is_refused_because_it_passes_the_queue() -> None:
-    verdict = judge(asking(node_name="node-1"), TEAM, MANAGED)
+    verdict = decide_hold(asking(node_name="node-1"), TEAM, MANAGED)
 
     assert isinstance(verdict, DenyDecision)
     assert verdict.code == 403
@@ -170,7 +175,7 @@ def test_a_node_name_is_refused_because_it_passes_the_queue() -> None:
 
 @pytest.mark.parametrize(("pending", "refused"), [(4, False), (5, True), (6, True)])
 def test_max_pending_refuses_what_is_beyond_it(pending: int, refused: bool) -> None:
-    verdict = judge(asking(), replace(TEAM, pending=pending, max_pending=5), MANAGED)
+    verdict = decide_hold(asking(), replace(TEAM, pending=pending, max_pending=5), MANAGED)
 
     assert isinstance(verdict, DenyDecision) is refused
 
@@ -286,15 +291,15 @@ def test_an_annotation_that_was_taken_away_is_written_again(
         del pod["metadata"]["annotations"]
     else:
         pod["metadata"]["annotations"] = annotations
-    order = replace(ORDER, tested="", has_annotations=annotations is not None)
+    order = replace(ORDER, expected_annotation="", has_annotations=annotations is not None)
 
-    stamped = apply(pod, stamp_patch(order))
+    stamped = apply(pod, restore_annotation_patch(order))
 
     assert stamped["metadata"]["annotations"] == {
         **(annotations or {}),
         "fairgate.io/release": "0@7.42.0",
     }
-    apply(stamped, release_patch(replace(order, tested="0@7.42.0")))
+    apply(stamped, release_patch(replace(order, expected_annotation="0@7.42.0")))
 
 
 def test_another_pod_of_that_name_is_not_released() -> None:
@@ -318,4 +323,4 @@ def test_an_old_leader_cannot_release_what_a_new_one_has_fenced() -> None:
 
     with pytest.raises(PatchFailed):
         apply(fenced, release_patch(ORDER))
-    apply(fenced, release_patch(replace(ORDER, tested="0@8")))
+    apply(fenced, release_patch(replace(ORDER, expected_annotation="0@8")))

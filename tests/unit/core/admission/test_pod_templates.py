@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.core.admission.pod_templates import TemplateKind, cautions
+from app.core.admission.pod_templates import TemplateKind, template_warnings
 from app.core.admission.workload_kinds import BUILT_IN
-from app.core.podspec.pod_groups import Words, doubtful
-from app.core.safe_text import visible
+from app.core.podspec.pod_groups import GangMetadata, gang_warnings
+from app.core.safe_text import escape_hidden
 from app.core.well_known import USER_KEYS
 from app.web.webhook.admission_review import LONGEST_WARNING, MOST_WARNINGS
 
@@ -24,7 +24,7 @@ def made(annotations: Any, **spec: Any) -> dict[str, Any]:
 
 
 def warned(kind: TemplateKind, document: Any, asks: bool = True) -> tuple[str, ...]:
-    return cautions((kind,), document, lambda _: asks)
+    return template_warnings((kind,), document, lambda _: asks)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_every_warning_fits_whole_with_the_longest_values(letter: str) -> None:
             made({**TRAIN, "fairgate.io/gang": longest}, parallelism=10**9),
         ),
         *warned(KINDS["deployments"], made({**BY_JOB, "fairgate.io/gang-min": "10001"})),
-        *doubtful(Words({f"{KUEUE}-name": longest}, counted)),
-        *doubtful(Words({f"{OLD}/name": longest}, counted)),
-        *doubtful(Words({f"{KUEUE}-name": longest}, {f"{KUEUE}-total-count": "1"})),
+        *gang_warnings(GangMetadata({f"{KUEUE}-name": longest}, counted)),
+        *gang_warnings(GangMetadata({f"{OLD}/name": longest}, counted)),
+        *gang_warnings(GangMetadata({f"{KUEUE}-name": longest}, {f"{KUEUE}-total-count": "1"})),
     ]
     assert len(found) > MOST_WARNINGS
-    assert [each for each in found if len(visible(each)) > LONGEST_WARNING] == []
+    assert [each for each in found if len(escape_hidden(each)) > LONGEST_WARNING] == []
     assert MOST_WARNINGS * LONGEST_WARNING <= 4096

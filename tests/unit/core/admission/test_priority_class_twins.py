@@ -10,34 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.admission.priority_class_twins import (
-    CLASSLESS,
     NEVER,
+    NO_CLASS_TWIN,
     PriorityClass,
     Unfit,
-    kept_patch,
-    missing,
+    missing_twins,
     priority_patch,
-    replacement,
-    surplus,
+    replacement_class,
+    restore_twin_patch,
+    surplus_twins,
     twin_name,
-    twins,
+    wanted_twins,
 )
 
 PREEMPTS = "PreemptLowerPriority"
 HIGH = PriorityClass("high", 1000)
-TWIN = PriorityClass("fairgate-high", 1000, never=True, ours=True)
-NONE = PriorityClass(CLASSLESS, 0, never=True, ours=True)
+TWIN = PriorityClass("fairgate-high", 1000, never_preempts=True, is_ours=True)
+NONE = PriorityClass(NO_CLASS_TWIN, 0, never_preempts=True, is_ours=True)
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?(\.[a-z0-9]{1,9})?", fullmatch=True)
 long_names = st.integers(200, 253).map(lambda length: "a" * length)
 classes = st.builds(
     PriorityClass,
-    name=st.one_of(names, names.map(lambda n: f"fairgate-{n}"), long_names, st.just(CLASSLESS)),
+    name=st.one_of(names, names.map(lambda n: f"fairgate-{n}"), long_names, st.just(NO_CLASS_TWIN)),
     value=st.integers(-5, 5),
-    never=st.booleans(),
+    never_preempts=st.booleans(),
     is_default=st.booleans(),
-    ours=st.booleans(),
+    is_ours=st.booleans(),
 )
 
 
@@ -47,10 +47,10 @@ def known(*each: PriorityClass) -> dict[str, PriorityClass]:
 
 def kept(of: dict[str, PriorityClass]) -> dict[str, PriorityClass]:
     """Return the classes after the changes of `surplus` and `missing`."""
-    for each in surplus(of):
+    for each in surplus_twins(of):
         del of[each.name]
-    for twin in missing(of):
-        of[twin.name] = PriorityClass(twin.name, twin.value, never=True, ours=True)
+    for twin in missing_twins(of):
+        of[twin.name] = PriorityClass(twin.name, twin.value, never_preempts=True, is_ours=True)
     return of
 
 
@@ -58,17 +58,17 @@ def kept(of: dict[str, PriorityClass]) -> dict[str, PriorityClass]:
 
 
 def test_each_class_whose_pods_evict_has_a_twin_of_its_value() -> None:
-    polite = PriorityClass("polite", 5, never=True)
+    polite = PriorityClass("polite", 5, never_preempts=True)
     system = PriorityClass("system-node-critical", 2_000_001_000)
-    wanted = twins(known(HIGH, TWIN, polite, system))
+    wanted = wanted_twins(known(HIGH, TWIN, polite, system))
     assert {name: twin.value for name, twin in wanted.items()} == {
         "fairgate-high": 1000,
-        CLASSLESS: 0,
+        NO_CLASS_TWIN: 0,
     }
 
 
 def test_a_class_somebody_else_named_like_a_twin_has_a_twin_itself() -> None:
-    assert "fairgate-fairgate-high" in twins(known(PriorityClass("fairgate-high", 3)))
+    assert "fairgate-fairgate-high" in wanted_twins(known(PriorityClass("fairgate-high", 3)))
 
 
 @given(st.sets(st.one_of(names, long_names, st.just("")), max_size=20))
@@ -82,30 +82,30 @@ def test_no_two_classes_share_a_twin_and_its_name_is_legal(chosen: set[str]) -> 
 def test_keeping_them_once_is_enough_and_touches_only_our_own(chosen: list[PriorityClass]) -> None:
     before = known(*chosen)
     after = kept(dict(before))
-    assert surplus(after) == []
-    assert missing(after) == []
+    assert surplus_twins(after) == []
+    assert missing_twins(after) == []
     for name, each in before.items():
-        if not each.ours or not name.startswith("fairgate"):
+        if not each.is_ours or not name.startswith("fairgate"):
             assert after[name] == each
 
 
 @pytest.mark.parametrize(
     "spoilt",
-    [replace(TWIN, value=999), replace(TWIN, never=False), replace(TWIN, is_default=True)],
+    [replace(TWIN, value=999), replace(TWIN, never_preempts=False), replace(TWIN, is_default=True)],
     ids=["value", "policy", "default"],
 )
 def test_a_twin_that_was_tampered_with_is_made_anew(spoilt: PriorityClass) -> None:
-    assert surplus(known(HIGH, spoilt, NONE)) == [spoilt]
+    assert surplus_twins(known(HIGH, spoilt, NONE)) == [spoilt]
     assert kept(known(HIGH, spoilt, NONE)) == known(HIGH, TWIN, NONE)
 
 
 def test_a_twin_goes_with_its_class() -> None:
-    assert surplus(known(TWIN, NONE)) == [TWIN]
+    assert surplus_twins(known(TWIN, NONE)) == [TWIN]
 
 
 def test_a_class_that_only_carries_our_label_is_left_alone() -> None:
-    labelled = PriorityClass("batch", 3, never=True, ours=True)
-    assert surplus(known(labelled, NONE)) == []
+    labelled = PriorityClass("batch", 3, never_preempts=True, is_ours=True)
+    assert surplus_twins(known(labelled, NONE)) == []
 
 
 # --- the class of a pod ---
@@ -120,7 +120,7 @@ def test_a_pod_gets_the_twin_of_its_class() -> None:
 
 @pytest.mark.parametrize("name", [None, ""])
 def test_a_pod_without_a_class_gets_the_twin_of_none(name: str | None) -> None:
-    assert replacement(name, PREEMPTS, known(NONE)) == CLASSLESS
+    assert replacement_class(name, PREEMPTS, known(NONE)) == NO_CLASS_TWIN
 
 
 def test_a_pod_that_evicts_nobody_keeps_its_class() -> None:
@@ -135,14 +135,14 @@ def test_a_pod_that_evicts_nobody_keeps_its_class() -> None:
         known(HIGH),
         known(TWIN),
         known(HIGH, replace(TWIN, value=999)),
-        known(HIGH, replace(TWIN, never=False)),
+        known(HIGH, replace(TWIN, never_preempts=False)),
     ],
     ids=["nothing", "no twin", "no class", "old value", "no policy"],
 )
 def test_a_pod_whose_twin_is_not_known_yet_is_asked_to_come_again(
     of: dict[str, PriorityClass],
 ) -> None:
-    refused = replacement("high", PREEMPTS, of)
+    refused = replacement_class("high", PREEMPTS, of)
     assert refused == Unfit(
         503,
         "Fairgate: the twin of PriorityClass high is not there yet; try again in a moment.",
@@ -150,20 +150,20 @@ def test_a_pod_whose_twin_is_not_known_yet_is_asked_to_come_again(
 
 
 def test_a_twin_whose_name_is_taken_is_said_to_be() -> None:
-    refused = replacement("high", PREEMPTS, known(HIGH, PriorityClass("fairgate-high", 3)))
+    refused = replacement_class("high", PREEMPTS, known(HIGH, PriorityClass("fairgate-high", 3)))
     assert isinstance(refused, Unfit)
     assert refused.code == 403
     assert "PriorityClass fairgate-high stands where Fairgate keeps the twin" in refused.message
 
 
 def test_a_class_in_the_twins_place_that_does_its_work_will_do() -> None:
-    same = replace(TWIN, ours=False)
-    assert replacement("high", PREEMPTS, known(HIGH, same)) == "fairgate-high"
+    same = replace(TWIN, is_ours=False)
+    assert replacement_class("high", PREEMPTS, known(HIGH, same)) == "fairgate-high"
 
 
 def test_classes_of_the_system_are_refused() -> None:
     system = PriorityClass("system-cluster-critical", 2_000_000_000)
-    refused = replacement(system.name, PREEMPTS, known(system))
+    refused = replacement_class(system.name, PREEMPTS, known(system))
     assert isinstance(refused, Unfit)
     assert refused.code == 403
     assert system.name in refused.message
@@ -178,10 +178,10 @@ def test_whatever_a_pod_gets_has_its_value_and_evicts_nobody(
     chosen: list[PriorityClass], name: str | None, policy: str | None
 ) -> None:
     of = known(*chosen)
-    got = replacement(name, policy, of)
+    got = replacement_class(name, policy, of)
     assert got is not None
     if not isinstance(got, Unfit):
-        assert of[got].never
+        assert of[got].never_preempts
         assert of[got].value == (of[name].value if name else 0)
 
 
@@ -193,7 +193,7 @@ def test_whatever_a_pod_gets_has_its_value_and_evicts_nobody(
     [("high", NEVER), ("high", PREEMPTS), ("high", None), ("fairgate-high", PREEMPTS)],
 )
 def test_a_twin_is_put_back_where_its_class_is_named_again(new: tuple[str, str | None]) -> None:
-    assert kept_patch(("fairgate-high", NEVER), new) == [
+    assert restore_twin_patch(("fairgate-high", NEVER), new) == [
         {"op": "add", "path": "/spec/priorityClassName", "value": "fairgate-high"},
         {"op": "add", "path": "/spec/preemptionPolicy", "value": "Never"},
     ]
@@ -213,4 +213,4 @@ def test_a_twin_is_put_back_where_its_class_is_named_again(new: tuple[str, str |
 def test_any_other_change_is_left_to_the_api_server(
     old: tuple[str | None, str | None], new: tuple[str | None, str | None]
 ) -> None:
-    assert kept_patch(old, new) == []
+    assert restore_twin_patch(old, new) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.admission.pod_templates import by_resource
+from app.core.admission.pod_templates import group_by_resource
 from app.core.admission.submitters import (
     OwnerRef,
     controller_of,
@@ -16,7 +16,7 @@ from app.core.admission.submitters import (
 from app.core.admission.workload_kinds import BUILT_IN
 from app.core.model import UserName
 
-KINDS = by_resource(BUILT_IN)
+KINDS = group_by_resource(BUILT_IN)
 REFERENCE = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "r", "uid": "u"}
 POD = OwnerRef("v1", "Pod", "p", "u")
 

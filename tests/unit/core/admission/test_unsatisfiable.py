@@ -10,7 +10,12 @@ import pytest
 
 from app.core import events as ev
 from app.core.admission.hold import DenyDecision
-from app.core.admission.unsatisfiable import KnownPools, PodRequirements, hopeless, unreadable
+from app.core.admission.unsatisfiable import (
+    KnownPools,
+    PodRequirements,
+    refuse_invalid_annotations,
+    refuse_unsatisfiable,
+)
 from app.core.model import (
     Amounts,
     Millis,
@@ -57,7 +62,7 @@ def known(*pools: Pool, tenants: tuple[Tenant, ...] = (), **offered: int) -> Kno
 
 def why_not(known: KnownPools, devices: int = 1, **required: Any) -> str:
     """Return the message of the refusal, "" if accepted."""
-    found = hopeless(PodRequirements({GPU: devices}, **required), known, MANAGED)
+    found = refuse_unsatisfiable(PodRequirements({GPU: devices}, **required), known, MANAGED)
     if found is None:
         return ""
     assert found.code == 403
@@ -87,11 +92,11 @@ def test_a_pool_of_which_nobody_wrote_what_its_devices_hold_may_serve() -> None:
 
 def test_a_slice_holds_what_its_name_tells() -> None:
     required = PodRequirements({Resource("nvidia.com/mig-1g.10gb"): 1}, {MEMORY: "11Gi"})
-    found = hopeless(required, known(kind("a100")), MANAGED)
+    found = refuse_unsatisfiable(required, known(kind("a100")), MANAGED)
     assert found is not None
     assert "needs 11Gi of device memory, and asks for 10Gi" in found.message
     smaller = PodRequirements(required.demand, {MEMORY: "10Gi"})
-    assert hopeless(smaller, known(kind("a100")), MANAGED) is None
+    assert refuse_unsatisfiable(smaller, known(kind("a100")), MANAGED) is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +157,7 @@ def test_a_limit_of_what_no_share_is_about_holds_nobody_back() -> None:
     cpu = Resource("cpu")
     tenant = Tenant(TenantName("t"), NOW, quotas={PoolName("a"): Quota(limit={cpu: 1})})
     required = PodRequirements({GPU: 1, cpu: 8000})
-    assert hopeless(required, known(kind("a"), tenants=(tenant,)), MANAGED) is None
+    assert refuse_unsatisfiable(required, known(kind("a"), tenants=(tenant,)), MANAGED) is None
 
 
 def test_what_a_pool_may_grow_to_counts_once_its_size_is_known() -> None:
@@ -168,7 +173,7 @@ def test_of_claims_nothing_is_known() -> None:
     annotations = {SIZE: "70B", POOLS: "nowhere"}
     assert why_not(known(kind("a", 16)), claims=True, annotations=annotations) == ""
     required = PodRequirements({Resource("deviceclass.resource.kubernetes.io/gpu"): 1}, annotations)
-    assert hopeless(required, known(kind("a", 16)), MANAGED) is None
+    assert refuse_unsatisfiable(required, known(kind("a", 16)), MANAGED) is None
 
 
 def test_many_pools_are_counted_not_listed() -> None:
@@ -178,10 +183,10 @@ def test_many_pools_are_counted_not_listed() -> None:
 
 
 def test_what_cannot_be_read_is_refused_whatever_the_pools() -> None:
-    found = unreadable(PodRequirements({GPU: 1}, {MEMORY: "40GB"}))
+    found = refuse_invalid_annotations(PodRequirements({GPU: 1}, {MEMORY: "40GB"}))
     assert isinstance(found, DenyDecision)
     assert found.code == 422
-    assert unreadable(PodRequirements({GPU: 1}, {MEMORY: "40Gi"})) is None
+    assert refuse_invalid_annotations(PodRequirements({GPU: 1}, {MEMORY: "40Gi"})) is None
 
 
 async def view_of(*events: ev.ClusterEvent, fresh: bool = True) -> WebhookCache:
@@ -232,7 +237,7 @@ async def test_a_pool_that_is_gone_serves_nobody_and_one_that_came_does() -> Non
     assert (await answer(app_of(view), review(pod)))["allowed"] is True
     await view.put(ev.PoolGone(NOW, PoolName("t4")))
     assert (await answer(app_of(view), review(pod)))["allowed"] is False
-    await view.put(ev.PoolObserved(NOW, kind("h100", 80), offered={GPU: 8}))
+    await view.put(ev.PoolObserved(NOW, kind("h100", 80), status_capacity={GPU: 8}))
     assert (await answer(app_of(view), review(gpu_pod("2", annotations={SIZE: "70B"}))))["allowed"]
 
 
@@ -271,11 +276,18 @@ def gang(**words: str) -> dict[str, str]:
 def test_the_minimum_of_a_gang_that_could_never_start_is_refused(
     written: dict[str, str], part: str
 ) -> None:
-    found = unreadable(PodRequirements({GPU: 1}, written))
+    found = refuse_invalid_annotations(PodRequirements({GPU: 1}, written))
     assert found is not None
     assert (found.code, part in found.message) == (422, True)
 
 
 def test_a_minimum_up_to_the_size_is_accepted() -> None:
-    assert unreadable(PodRequirements({GPU: 1}, gang(**{"": "g"}, _size="8", _min="8"))) is None
-    assert unreadable(PodRequirements({GPU: 1}, gang(**{"": "job"}, _min="8"))) is None
+    assert (
+        refuse_invalid_annotations(
+            PodRequirements({GPU: 1}, gang(**{"": "g"}, _size="8", _min="8"))
+        )
+        is None
+    )
+    assert (
+        refuse_invalid_annotations(PodRequirements({GPU: 1}, gang(**{"": "job"}, _min="8"))) is None
+    )

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from app.core.admission.pod_templates import by_resource, find_templates, stamp, stamps
+from app.core.admission.pod_templates import (
+    find_templates,
+    group_by_resource,
+    read_stamps,
+    stamp_templates,
+)
 from app.core.admission.workload_kinds import BUILT_IN, WORKLOAD_KINDS, WorkloadKind
 from app.core.model import UserName
 from app.devcluster.fairgate_install import CHART
@@ -15,7 +20,7 @@ from tests.support.json_patch import apply
 
 ALICE = UserName("alice")
 KUBERNETES = ("", "apps", "batch")
-KINDS = by_resource(BUILT_IN)
+KINDS = group_by_resource(BUILT_IN)
 
 
 def test_the_chart_has_the_known_kinds() -> None:
@@ -58,30 +63,30 @@ def test_every_place_of_a_kind_is_stamped(kind: WorkloadKind) -> None:
     places, document = KINDS[kind.group, kind.resource], example(kind)
     assert len(find_templates(places, document)) == len(kind.paths)
 
-    patch, overruled = stamp(places, None, document, ALICE, asks)
+    patch, overruled = stamp_templates(places, None, document, ALICE, asks)
 
-    assert stamps(places, apply(document, patch)) == ["alice"] * len(kind.paths)
+    assert read_stamps(places, apply(document, patch)) == ["alice"] * len(kind.paths)
     assert overruled == ()
-    assert stamp(places, None, apply(document, patch), ALICE, asks) == ([], ())
+    assert stamp_templates(places, None, apply(document, patch), ALICE, asks) == ([], ())
 
 
 def test_one_template_with_devices_is_enough_for_all_of_an_object() -> None:
     places = KINDS["ray.io", "rayclusters"]
     gpu = {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}}}
     document = {"spec": {"headGroupSpec": {"template": {"spec": {}}}, "workerGroupSpecs": [gpu]}}
-    patch, _ = stamp(places, None, document, ALICE, asks)
-    assert stamps(places, apply(document, patch)) == ["alice", "alice"]
+    patch, _ = stamp_templates(places, None, document, ALICE, asks)
+    assert read_stamps(places, apply(document, patch)) == ["alice", "alice"]
 
 
 def test_annotations_of_an_existing_object_are_not_stamped() -> None:
     """A stamp on an object of before the installation would not reach its pods."""
     places, document = KINDS["argoproj.io", "workflows"], {"spec": {"entrypoint": "main"}}
-    assert stamp(places, document, {"spec": {"entrypoint": "b"}}, ALICE, asks) == ([], ())
+    assert stamp_templates(places, document, {"spec": {"entrypoint": "b"}}, ALICE, asks) == ([], ())
 
 
 def test_a_lost_stamp_of_annotations_is_restored() -> None:
     places = KINDS["argoproj.io", "workflows"]
     before = {"spec": {"podMetadata": {"annotations": {"fairgate.io/submitter": "alice"}}}}
     after: dict[str, Any] = {"spec": {"podMetadata": {"labels": {"a": "b"}}}}
-    patch, _ = stamp(places, before, after, UserName("bob"), asks)
-    assert stamps(places, apply(after, patch)) == ["alice"]
+    patch, _ = stamp_templates(places, before, after, UserName("bob"), asks)
+    assert read_stamps(places, apply(after, patch)) == ["alice"]

@@ -18,8 +18,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.commands.audit import command
-from app.core.audit.codec import SignedHead, head_line, line, read
-from app.core.audit.verifier import Gap, gap
+from app.core.audit.codec import SignedHead, entry_line, head_line, parse_line
+from app.core.audit.verifier import Gap, gap_record
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
@@ -173,7 +173,7 @@ async def test_a_head_of_a_removed_entry_is_checked(
     judges: Judges, sample: Sample, fields: dict[str, Any]
 ) -> None:
     """Both places count: before the first entry of the file, and after it."""
-    read_older = read(sample.older_head)
+    read_older = parse_line(sample.older_head)
     assert isinstance(read_older, SignedHead)
     changed = replace(read_older, **fields)
     if "cluster" in fields:
@@ -232,20 +232,20 @@ def sealed_again(sample: Sample) -> Lines:
     """Replace the last entry by another one with a correct hash."""
     last = json.loads(sample.lines[-2])
     entry = seal(Head(last["number"] - 1, last["before"]), last["epoch"], held(99))
-    return [*sample.lines[:-2], line(entry), sample.lines[-1]]
+    return [*sample.lines[:-2], entry_line(entry), sample.lines[-1]]
 
 
 def inserted(sample: Sample) -> Lines:
     """Insert an entry, and give all later entries correct numbers and hashes."""
     forged = [*sample.lines[:4]]
-    before = read(forged[-1])
+    before = parse_line(forged[-1])
     assert isinstance(before, Entry)
     entry = seal(before.head, before.epoch, held(99))
-    forged.append(line(entry))
-    for later in map(read, sample.lines[4:-1]):
+    forged.append(entry_line(entry))
+    for later in map(parse_line, sample.lines[4:-1]):
         assert isinstance(later, Entry)
         entry = seal(entry.head, later.epoch, later.record)
-        forged.append(line(entry))
+        forged.append(entry_line(entry))
     return [*forged, sample.lines[-1]]
 
 
@@ -256,7 +256,7 @@ def append(record: AuditRecord, epoch: int) -> Callable[[Sample], Lines]:
         last = json.loads(sample.lines[-2])
         entry = seal(Head(last["number"], last["hash"]), epoch, record)
         head = sample.world.key.signer.sign(SignedHead("c", entry.head, epoch, Millis(99)))
-        return [*sample.lines[:-1], line(entry), head_line(head)]
+        return [*sample.lines[:-1], entry_line(entry), head_line(head)]
 
     return change
 
@@ -265,12 +265,12 @@ def wrong_gap(sample: Sample) -> Lines:
     """Append a gap that does not follow the last entry that it names as lost."""
     last = json.loads(sample.lines[-2])
     named = Gap(Head(last["number"], last["hash"]), Head(last["number"], "f" * 64))
-    return append(gap(Millis(99), named, exact=True, why="lost"), 2)(sample)
+    return append(gap_record(Millis(99), named, exact=True, why="lost"), 2)(sample)
 
 
 def add_head(sample: Sample, signer: Signer, **fields: Any) -> Lines:
     """Return the chain with one more head of its last entry, with a correct signature."""
-    head = read(sample.lines[-1])
+    head = parse_line(sample.lines[-1])
     assert isinstance(head, SignedHead)
     return [*sample.lines[:-1], head_line(signer.sign(replace(head, **fields))), sample.lines[-1]]
 
@@ -296,7 +296,7 @@ def forged_end(sample: Sample) -> Lines:
     """Append an entry with a correct hash after the newest head."""
     last = json.loads(sample.lines[-2])
     entry = seal(Head(last["number"], last["hash"]), last["epoch"], held(99))
-    return [*sample.lines, line(entry)]
+    return [*sample.lines, entry_line(entry)]
 
 
 MISSED = '{"audit":true,"missed":{"entries":1,"from":3,"to":3}}'
@@ -417,13 +417,13 @@ def test_the_vectors_of_the_page_are_true(verifier: ModuleType) -> None:
     signer = Signer(secret)
     entry = seal(Head(), 1, AuditRecord(Millis(10), EntryType.HELD, {"pod": '"\t\x7f\u2028😀/\\'}))
     head = signer.sign(SignedHead("default", entry.head, 1, Millis(20)))
-    body = json.loads(line(entry))
+    body = json.loads(entry_line(entry))
     hashed = verifier.canonical(body, verifier.HASHED).decode()
-    signed = verifier.canonical(head.fields(), verifier.SIGNED).decode()
-    assert vectors() == [line(entry), hashed, head_line(head), signed, signer.public_key]
+    signed = verifier.canonical(head.json_fields(), verifier.SIGNED).decode()
+    assert vectors() == [entry_line(entry), hashed, head_line(head), signed, signer.public_key]
     assert hashlib.sha256(hashed.encode()).hexdigest() == entry.hash
     secret.public_key().verify(base64.b64decode(head.signature), signed.encode())
-    chain, key = text([line(entry), head_line(head)]), signer.public_key.encode()
+    chain, key = text([entry_line(entry), head_line(head)]), signer.public_key.encode()
     assert verifier.verify(chain, key) == "1 entries hold, with 0 gaps"
 
 

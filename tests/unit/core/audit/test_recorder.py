@@ -10,8 +10,8 @@ from fractions import Fraction
 import pytest
 
 from app.core import events as ev
-from app.core.audit.config_changes import is_resource
-from app.core.audit.recorder import AT_ONCE
+from app.core.audit.config_changes import is_resource_marker
+from app.core.audit.recorder import BACKLOG_BATCH
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.effects import ClearAuditMarker, Effect, Intend, PodRef, Release
 from app.core.engine import Engine
@@ -34,7 +34,7 @@ from app.core.model import (
 )
 from app.core.policy import Mode, Policy
 from app.core.quantities import PODS, ManagedResources
-from app.core.well_known import ADOPTED, GATE
+from app.core.well_known import GATE, RELEASE_ADOPTED
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_recorder import FakeRecorder
 
@@ -105,13 +105,13 @@ class Bench:
 
 def released(pod: Pod, stamp: str, **more: object) -> Pod:
     """Return a pod as it is after its release."""
-    past = replace(pod, gates=(), release=stamp, pool=POOL)
+    past = replace(pod, gates=(), release_annotation=stamp, pool=POOL)
     return replace(past, **more)  # type: ignore[arg-type]
 
 
 def pods(bench: Bench) -> dict[str, str]:
     """Return the audit markers of pods."""
-    return {key: text for key, text in bench.recorder.notes.items() if not is_resource(key)}
+    return {key: text for key, text in bench.recorder.notes.items() if not is_resource_marker(key)}
 
 
 def next_leader(bench: Bench, *there: Pod, intents: tuple[Intend, ...] = ()) -> Bench:
@@ -336,18 +336,18 @@ def test_where_the_notes_were_lost_one_entry_says_so() -> None:
     [facts] = bench.told(EntryType.HELD)
     assert (facts["waiting"], facts["using"]) == (50, 1)
     assert not bench.told(EntryType.RELEASED)
-    assert len(list(bench.engine.notes())) == 52  # the pods and the one Pool
+    assert len(list(bench.engine.audit_markers())) == 52  # the pods and the one Pool
     bench.see(held_pod("later", "team", 99))
     assert len(bench.told(EntryType.HELD)) == 2
 
 
 def test_a_new_leader_tells_of_many_by_and_by_and_of_what_changed_first() -> None:
-    many = [held_pod(f"p{number:04}", "team", 99) for number in range(2 * AT_ONCE + 1)]
+    many = [held_pod(f"p{number:04}", "team", 99) for number in range(2 * BACKLOG_BATCH + 1)]
     bench = Bench(8, *many, lead=False)
     bench.hear(ev.TenantObserved(bench.at, tenant()))
     bench.lead(1)
     told = [record.entry_type for record in bench.recorder.records]
-    assert told == [EntryType.CHANGED] * 2 + [EntryType.HELD] * AT_ONCE
+    assert told == [EntryType.CHANGED] * 2 + [EntryType.HELD] * BACKLOG_BATCH
     for _ in range(3):
         bench.at = Millis(bench.at + 1000)
         bench.hear()
@@ -356,11 +356,11 @@ def test_a_new_leader_tells_of_many_by_and_by_and_of_what_changed_first() -> Non
 
 
 def test_what_becomes_of_a_pod_is_told_after_that_it_was_held() -> None:
-    many = [held_pod(f"p{number:04}", "team", 99) for number in range(AT_ONCE + 4)]
+    many = [held_pod(f"p{number:04}", "team", 99) for number in range(BACKLOG_BATCH + 4)]
     bench = Bench(8, *many, lead=False)
     bench.lead(1)
     by_hand, ended, deleted, bypassed = many[-4:]
-    past = replace(by_hand, gates=(), release=ADOPTED, freed_by="root")
+    past = replace(by_hand, gates=(), release_annotation=RELEASE_ADOPTED, gate_removed_by="root")
     bench.see(past, released(bypassed, ""))
     bench.see(released(ended, "", phase=Phase.FINISHED))
     bench.gone(deleted)
@@ -427,7 +427,11 @@ def test_a_release_by_hand_is_told_with_the_name_that_the_webhook_wrote() -> Non
     bench = Bench(gpus=0)
     pod = held_pod("p", "team")
     bench.see(pod)
-    bench.see(replace(pod, gates=(), release=ADOPTED, freed_by="root@example.com"))
+    bench.see(
+        replace(
+            pod, gates=(), release_annotation=RELEASE_ADOPTED, gate_removed_by="root@example.com"
+        )
+    )
     [facts] = bench.told(EntryType.RELEASED)
     assert (facts["byHand"], facts["by"]) == (True, "root@example.com")
     assert not bench.told(EntryType.ADOPTED)
@@ -437,13 +441,13 @@ def test_a_release_by_hand_past_the_webhook_is_told_as_by_nobody_known() -> None
     bench = Bench(gpus=0)
     pod = held_pod("p", "team")
     bench.see(pod)
-    other = next_leader(bench, replace(pod, gates=(), release=ADOPTED))
+    other = next_leader(bench, replace(pod, gates=(), release_annotation=RELEASE_ADOPTED))
     [facts] = other.told(EntryType.RELEASED)
     assert facts["by"] == "unknown"
 
 
 def test_who_was_there_before_us_is_told_as_adopted() -> None:
-    pod = replace(held_pod("p", "team"), gates=(), release=ADOPTED)
+    pod = replace(held_pod("p", "team"), gates=(), release_annotation=RELEASE_ADOPTED)
     bench = Bench(8, pod, lead=False)
     bench.lead(1)
     assert [facts["pod"] for facts in bench.told(EntryType.ADOPTED)] == ["p"]
@@ -456,7 +460,13 @@ def test_what_a_pod_says_of_itself_is_no_release_by_hand() -> None:
     bench.lead(1)
     for name, phase in (("running", Phase.RUNNING), ("over", Phase.FINISHED)):
         pod = held_pod(name, "team", since=10_001)
-        pod = replace(pod, gates=(), release=ADOPTED, freed_by="olga", node=NodeName("n"))
+        pod = replace(
+            pod,
+            gates=(),
+            release_annotation=RELEASE_ADOPTED,
+            gate_removed_by="olga",
+            node=NodeName("n"),
+        )
         bench.see(pod)
         bench.see(replace(pod, phase=phase))
         other = next_leader(bench, replace(pod, phase=phase))
@@ -466,7 +476,9 @@ def test_what_a_pod_says_of_itself_is_no_release_by_hand() -> None:
 
 
 def test_a_pod_that_nobody_noted_and_that_ended_is_no_release_by_hand() -> None:
-    pod = replace(held_pod("p", "team"), gates=(), release=ADOPTED, freed_by="olga")
+    pod = replace(
+        held_pod("p", "team"), gates=(), release_annotation=RELEASE_ADOPTED, gate_removed_by="olga"
+    )
     bench = Bench(8, replace(pod, phase=Phase.FINISHED), lead=False)
     bench.lead(1)
     assert not bench.told(EntryType.RELEASED)
@@ -474,7 +486,7 @@ def test_a_pod_that_nobody_noted_and_that_ended_is_no_release_by_hand() -> None:
 
 def test_a_bypass_is_told_once_over_all_terms() -> None:
     bench = Bench()
-    pod = replace(held_pod("p", "team"), gates=(), release="", freed_by="root")
+    pod = replace(held_pod("p", "team"), gates=(), release_annotation="", gate_removed_by="root")
     bench.see(pod)
     [facts] = bench.told(EntryType.BYPASSED)
     assert facts["by"] == "root"
@@ -504,10 +516,10 @@ def test_a_changed_tenant_is_told_with_before_and_after() -> None:
     bench = Bench()
     first = tenant(weight=Fraction(1), user_weights={UserName("al"): Fraction(1)})
     quotas = {POOL: Quota({GPU: 8}, {})}
-    bench.hear(ev.TenantObserved(bench.at, first, by="root"))
-    bench.hear(ev.TenantObserved(bench.at, first, 7, by="root"))
+    bench.hear(ev.TenantObserved(bench.at, first, changed_by="root"))
+    bench.hear(ev.TenantObserved(bench.at, first, 7, changed_by="root"))
     second = replace(first, weight=Fraction(5, 2), user_weights={}, quotas=quotas, generation=2)
-    bench.hear(ev.TenantObserved(bench.at, second, by="alice"))
+    bench.hear(ev.TenantObserved(bench.at, second, changed_by="alice"))
     bench.hear(ev.TenantGone(bench.at, first.name))
     made, changed, deleted = map(dict, bench.told(EntryType.CHANGED)[1:])
     assert (made["did"], made["by"]) == ("made", "root")
@@ -549,7 +561,7 @@ def test_a_change_while_nobody_led_is_told_by_the_next_leader() -> None:
     other = Bench(lead=False)
     other.recorder.notes = dict(bench.recorder.notes)
     policy = Policy(history=Fraction(1, 2), min_runtime=Millis(90_000), backfill=False)
-    other.hear(ev.PolicyObserved(other.at, policy, by="root"))
+    other.hear(ev.PolicyObserved(other.at, policy, changed_by="root"))
     other.lead(2)
     gone, changed = other.told(EntryType.CHANGED)
     assert (gone["kind"], gone["did"]) == ("Tenant", "deleted")

@@ -18,7 +18,7 @@ H100 = PoolName("h100")
 
 def engine(*events: ev.ClusterEvent) -> Engine:
     """Return a following engine with these events."""
-    made = Engine(ManagedResources([GPU]), EngineOptions(records=False))
+    made = Engine(ManagedResources([GPU]), EngineOptions(emits_audit_records=False))
     for source in ev.WatchedSource:
         made.handle(ev.SourceFresh(NOW, source))
     for event in events:
@@ -41,26 +41,26 @@ def test_the_oldest_is_found_behind_younger_work_of_higher_priority() -> None:
         waiting("young", 900, devices=2),
         waiting("older", 50, priority=1, devices=2),
     )
-    found = seen.queries.pressure()[TenantName("a")]
+    found = seen.queries.backlog_by_tenant()[TenantName("a")]
     assert found.oldest == 50
     assert found.pods == {H100: 4}
 
 
 def test_what_several_pools_can_serve_waits_for_any() -> None:
     news = [*pool("h100", 1), *pool("t4", 1), tenant("p"), tenant("a", parent="p")]
-    found = engine(*news, waiting("w", 1)).queries.pressure()
+    found = engine(*news, waiting("w", 1)).queries.backlog_by_tenant()
     assert found[TenantName("a")].pods == found[TenantName("p")].pods == {None: 1}
 
 
 def test_nothing_waits_of_who_has_it_all() -> None:
     seen = engine(*pool("h100", 1), tenant("a"), runs("r", "a", "u", "h100-00"))
-    found = seen.queries.pressure()[TenantName("a")]
+    found = seen.queries.backlog_by_tenant()[TenantName("a")]
     assert (found.pods, found.oldest) == ({}, None)
 
 
 def leading(*events: ev.ClusterEvent) -> Engine:
     """Return a leading engine."""
-    made = Engine(ManagedResources([GPU]), EngineOptions(records=False))
+    made = Engine(ManagedResources([GPU]), EngineOptions(emits_audit_records=False))
     made.handle(ev.LeadershipGained(Millis(0), 1))
     made.handle(ev.StoreReady(Millis(0)))
     for source in ev.WatchedSource:
@@ -89,7 +89,7 @@ def test_nothing_is_told_of_fragments_before_any_pod_was_seen() -> None:
 
 
 def owed(seen: Engine, name: str) -> float:
-    return seen.queries.owed()[TenantName(name)].owed
+    return seen.queries.fair_shares()[TenantName(name)].fair_share
 
 
 def test_siblings_with_work_divide_all_by_weight() -> None:
@@ -103,8 +103,8 @@ def test_users_and_child_tenants_are_siblings() -> None:
     news = [tenant("p"), tenant("a", 2, parent="p"), held("w", "a", "u"), held("v", "p", "z")]
     seen = engine(*pool("h100", 1), *news)
     assert owed(seen, "a") == pytest.approx(2 / 3)
-    users = seen.queries.owed()[TenantName("p")].users
-    assert users[UserName("z")].owed == pytest.approx(1 / 3)
+    users = seen.queries.fair_shares()[TenantName("p")].users
+    assert users[UserName("z")].fair_share == pytest.approx(1 / 3)
 
 
 def test_weight_nothing_is_owed_nothing() -> None:
@@ -113,8 +113,8 @@ def test_weight_nothing_is_owed_nothing() -> None:
 
 
 def test_a_cluster_without_devices_owes_no_shares() -> None:
-    found = engine(tenant("a"), held("w", "a", "u")).queries.owed()[TenantName("a")]
-    assert (found.used, found.limit) == (0, None)
+    found = engine(tenant("a"), held("w", "a", "u")).queries.fair_shares()[TenantName("a")]
+    assert (found.used_share, found.limit) == (0, None)
 
 
 def test_sums_count_every_pod_that_waits_once() -> None:
@@ -127,7 +127,7 @@ def test_sums_count_every_pod_that_waits_once() -> None:
         ev.PodObserved(NOW, held_pod("odd", "a", 1, user="v", resource=Resource("x.io/none"))),
     )
     sums = WaitReasonCache(lambda: 0.0).backlogs(seen.queries)
-    people = {user.name: user.pending for user in seen.queries.people(TenantName("a"))}
+    people = {user.name: user.pending for user in seen.queries.user_views(TenantName("a"))}
     assert {user: backlog.pods for (_, user), backlog in sums.items()} == people
     requests = {user: backlog.request for (_, user), backlog in sums.items()}
     assert requests == {"u": {GPU: 13}, "v": {GPU: 1}}

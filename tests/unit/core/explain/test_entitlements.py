@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.core.explain.entitlements import WHOLE, Standing, entitled
+from app.core.explain.entitlements import TENANT_ITSELF, Standing, shares_by_weight
 from app.core.model import TenantName, UserName
 from tests.support.asgi import call
 from tests.support.rest_app import Both, tenant
@@ -24,18 +24,18 @@ def stands(weight: float, parent: TenantName | None = None, **users: float) -> S
 
 
 def test_siblings_are_owed_by_their_weights() -> None:
-    parts = entitled({A: stands(1), B: stands(2), C: stands(1)})
+    parts = shares_by_weight({A: stands(1), B: stands(2), C: stands(1)})
     assert parts == {
-        (A, WHOLE): Fraction(1, 4),
-        (B, WHOLE): Fraction(1, 2),
-        (C, WHOLE): Fraction(1, 4),
+        (A, TENANT_ITSELF): Fraction(1, 4),
+        (B, TENANT_ITSELF): Fraction(1, 2),
+        (C, TENANT_ITSELF): Fraction(1, 4),
     }
 
 
 def test_a_level_shares_what_its_parent_is_owed_and_users_are_siblings_of_tenants() -> None:
-    parts = entitled({A: stands(1, alice=1, bob=2), B: stands(3), C: stands(1, A)})
-    assert parts[A, WHOLE] == Fraction(1, 4)
-    assert (parts[A, ALICE], parts[A, BOB], parts[C, WHOLE]) == (
+    parts = shares_by_weight({A: stands(1, alice=1, bob=2), B: stands(3), C: stands(1, A)})
+    assert parts[A, TENANT_ITSELF] == Fraction(1, 4)
+    assert (parts[A, ALICE], parts[A, BOB], parts[C, TENANT_ITSELF]) == (
         Fraction(1, 16),
         Fraction(1, 8),
         Fraction(1, 16),
@@ -43,23 +43,32 @@ def test_a_level_shares_what_its_parent_is_owed_and_users_are_siblings_of_tenant
 
 
 def test_weight_0_is_owed_nothing_also_if_everybody_has_it() -> None:
-    assert entitled({A: stands(0), B: stands(1)})[A, WHOLE] == 0
-    assert entitled({A: stands(0), B: stands(0)}) == {(A, WHOLE): 0, (B, WHOLE): 0}
+    assert shares_by_weight({A: stands(0), B: stands(1)})[A, TENANT_ITSELF] == 0
+    assert shares_by_weight({A: stands(0), B: stands(0)}) == {
+        (A, TENANT_ITSELF): 0,
+        (B, TENANT_ITSELF): 0,
+    }
 
 
 def test_a_parent_that_is_missing_or_closes_a_circle_counts_as_none() -> None:
     half = Fraction(1, 2)
-    assert entitled({A: stands(1, D), B: stands(1)}) == {(A, WHOLE): half, (B, WHOLE): half}
-    assert entitled({A: stands(1, B), B: stands(1, A)}) == {(A, WHOLE): half, (B, WHOLE): half}
+    assert shares_by_weight({A: stands(1, D), B: stands(1)}) == {
+        (A, TENANT_ITSELF): half,
+        (B, TENANT_ITSELF): half,
+    }
+    assert shares_by_weight({A: stands(1, B), B: stands(1, A)}) == {
+        (A, TENANT_ITSELF): half,
+        (B, TENANT_ITSELF): half,
+    }
 
 
 def test_parts_of_a_level_make_up_their_parent() -> None:
-    parts = entitled(
+    parts = shares_by_weight(
         {A: stands(0.3, alice=0.7, bob=5), B: stands(7, A), C: stands(2, A), D: stands(11)}
     )
-    assert parts[A, WHOLE] + parts[D, WHOLE] == 1
-    below = parts[A, ALICE] + parts[A, BOB] + parts[B, WHOLE] + parts[C, WHOLE]
-    assert below == parts[A, WHOLE]
+    assert parts[A, TENANT_ITSELF] + parts[D, TENANT_ITSELF] == 1
+    below = parts[A, ALICE] + parts[A, BOB] + parts[B, TENANT_ITSELF] + parts[C, TENANT_ITSELF]
+    assert below == parts[A, TENANT_ITSELF]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from app.core import events as ev
 from app.core.engine import Engine
-from app.core.explain.reasons import Rule, Why
+from app.core.explain.reasons import Rule, WaitExplanation
 from app.core.model import (
     Millis,
     Node,
@@ -33,7 +33,7 @@ def node(name: str, gpus: int, ready: bool = True, **labels: str) -> ev.NodeObse
     return ev.NodeObserved(NOW, Node(NodeName(name), labels, {GPU: gpus, PODS: 100}, ready))
 
 
-def asked(pod: Pod, *more: ev.ClusterEvent) -> Why:
+def asked(pod: Pod, *more: ev.ClusterEvent) -> WaitExplanation:
     """Return why a pod waits in a cluster with pools h100 and t4 and these other objects."""
     engine = Engine(ManagedResources([GPU]))
     pools = [Pool(PoolName("h100"), {"gpu": "h100"}), Pool(PoolName("t4"), {"gpu": "t4"})]
@@ -46,7 +46,7 @@ def asked(pod: Pod, *more: ev.ClusterEvent) -> Why:
     for source in ev.WatchedSource:
         engine.handle(ev.SourceFresh(NOW, source))
     engine.handle(ev.Pass(NOW))
-    found = engine.queries.why(pod.uid)
+    found = engine.queries.explain_wait(pod.uid)
     assert found is not None
     return found
 
@@ -87,7 +87,7 @@ BARE = ev.PoolObserved(NOW, Pool(PoolName("bare"), {"gpu": "none"}))
         (replace(POD, selector={"gpu": "t4"}), (PAUSED,), "t4", "it is paused"),
         (replace(POD, selector={"x": "y"}), (BARE,), "bare", "it has no nodes"),
         (
-            replace(POD, only=(NodeName("ghost"),)),
+            replace(POD, node_names=(NodeName("ghost"),)),
             (),
             "t4",
             "node ghost, which it must go to, is not in it",

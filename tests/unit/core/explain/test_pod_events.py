@@ -18,7 +18,7 @@ LARGE = held_pod("p", "a", 9)
 
 
 def held(watch: Watch) -> list[str]:
-    return [each.ref.name for each in watch.all(EmitEvent) if each.notice is EventReason.HELD]
+    return [each.ref.name for each in watch.all(EmitEvent) if each.reason is EventReason.HELD]
 
 
 def test_a_pod_that_came_while_nobody_led_gets_its_event() -> None:
@@ -46,7 +46,7 @@ def test_a_new_term_repeats_no_event() -> None:
 def test_a_recent_pod_gets_its_event_from_the_next_leader_too() -> None:
     """The last leader may have ended before it sent the event."""
     watch = Watch(lead=False)
-    watch.see(replace(LARGE, since=Millis(watch.at - 1_000)))
+    watch.see(replace(LARGE, created_at=Millis(watch.at - 1_000)))
     watch.lead(EPOCH, {LARGE.uid: EntryType.HELD.value})
     assert held(watch) == ["p"]
 
@@ -69,8 +69,8 @@ def test_questions_about_pods_of_a_large_gang_compare_it_once() -> None:
     lead.see(*pods)
 
     def ask() -> None:
-        lead.engine.queries.why(pods[7].uid)
+        lead.engine.queries.explain_wait(pods[7].uid)
 
-    lead.engine.queries.stale()  # as after any event
+    lead.engine.queries.invalidate_cache()  # as after any event
     first = calls_of(ask)
     assert calls_of(ask) < first / 4

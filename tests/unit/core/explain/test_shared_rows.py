@@ -21,7 +21,7 @@ def pod(name: str, namespace: str, age: int, devices: int = 8, **more: Any) -> P
 
 
 def cluster(*pods: Pod) -> Engine:
-    engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
+    engine = Engine(ManagedResources([GPU]), EngineOptions(emits_audit_records=False))
     news = [pool("h100"), node("n0", 8), tenant("team-a"), tenant("team-b")]
     seen = [ev.PodObserved(NOW, each) for each in pods]
     fresh = [ev.SourceFresh(NOW, source) for source in ev.WatchedSource]
@@ -31,7 +31,9 @@ def cluster(*pods: Pod) -> Engine:
 
 
 def test_a_shared_row_equals_a_computed_one() -> None:
-    busy = replace(pod("r", "team-b", 99), gates=(), release="1.1", node="n0", pool="h100")
+    busy = replace(
+        pod("r", "team-b", 99), gates=(), release_annotation="1.1", node="n0", pool="h100"
+    )
     pods = [pod(f"a{n}", "team-a", 50 - n) for n in range(4)]
     pods += [pod(f"b{n}", "team-b", 40 - n) for n in range(4)]
     pods += [pod("small", "team-b", 9, 1), pod("gone", "team-b", 8, gang="g", gang_size=2)]
@@ -39,9 +41,9 @@ def test_a_shared_row_equals_a_computed_one() -> None:
     engine = cluster(busy, *pods)
     reasons = set()
     for each in pods:
-        held = engine.queries.held(each.uid)
+        held = engine.queries.held_view(each.uid)
         assert held is not None
-        found = engine.queries.listed(each.uid, (held.position, held.length))
+        found = engine.queries.listed_row(each.uid, (held.position, held.length))
         assert found is not None
         shared, reason = found
         assert (shared.request, shared.pools) == (held.request, held.pools)
@@ -53,7 +55,7 @@ def test_a_shared_row_equals_a_computed_one() -> None:
 def test_a_row_has_the_position_that_it_is_given() -> None:
     engine = cluster(pod("a", "team-a", 2, 64), pod("b", "team-a", 1, 64))
     for uid, position in (("a", (7, 9)), ("b", (8, 9))):
-        found = engine.queries.listed(Uid(uid), position)
+        found = engine.queries.listed_row(Uid(uid), position)
         assert found is not None
         assert found[1].startswith(f"queued: {position[0]} of 9 in team-a/alice; ")
-    assert engine.queries.listed(Uid("none"), (1, 1)) is None
+    assert engine.queries.listed_row(Uid("none"), (1, 1)) is None

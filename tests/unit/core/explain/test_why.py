@@ -10,7 +10,7 @@ import pytest
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason
 from app.core.engine import Engine
-from app.core.explain.reasons import Rule, Why
+from app.core.explain.reasons import Rule, WaitExplanation
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -55,7 +55,7 @@ def told(engine: Engine, pod: Pod) -> list[str]:
     """Create a pod; return the wait reasons of its Held events."""
     engine.handle(ev.PodObserved(NOW, pod))
     effects = engine.handle(ev.Pass(NOW))
-    told = [e for e in effects if isinstance(e, EmitEvent) and e.notice is EventReason.HELD]
+    told = [e for e in effects if isinstance(e, EmitEvent) and e.reason is EventReason.HELD]
     return [engine.queries.wait_reason(e.ref.uid) or "" for e in told]
 
 
@@ -70,7 +70,7 @@ def test_who_is_at_the_limit_is_told_the_numbers() -> None:
         "queued: 1 of 1 in team/u; waits for 2 nvidia.com/gpu of pool default; tenant team is at "
         "its limit: 2 nvidia.com/gpu used, 2 nvidia.com/gpu asked, 3 nvidia.com/gpu limit"
     ]
-    reason = engine.queries.why(second.uid)
+    reason = engine.queries.explain_wait(second.uid)
     assert reason is not None
     assert reason.rule is Rule.LIMIT
 
@@ -182,10 +182,10 @@ def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> N
     assert message == "queued: 1 of 1 in team/u; waits for 8 nvidia.com/gpu of pool default"
 
 
-def asked(engine: Engine, pod: Pod) -> Why:
+def asked(engine: Engine, pod: Pod) -> WaitExplanation:
     engine.handle(ev.PodObserved(NOW, pod))
     engine.handle(ev.Pass(NOW))
-    found = engine.queries.why(pod.uid)
+    found = engine.queries.explain_wait(pod.uid)
     assert found is not None
     return found
 
@@ -328,13 +328,13 @@ def test_since_when_a_pod_runs_is_known_to_who_did_not_release_it() -> None:
     pod = held_pod("p", "a", 2)
     follower.handle(ev.PodObserved(NOW, pod))
     follower.handle(ev.Pass(NOW))
-    released = replace(pod, gates=(), release="1.1", node=NodeName("n"))
+    released = replace(pod, gates=(), release_annotation="1.1", node=NodeName("n"))
     follower.handle(ev.PodObserved(Millis(7000), released))
     follower.handle(ev.Pass(Millis(7000)))
 
-    found = follower.queries.released(pod.uid)
+    found = follower.queries.released_view(pod.uid)
     assert found is not None
-    assert (found.released, found.node) == (7000, "n")
+    assert (found.released_at, found.node) == (7000, "n")
 
 
 def crowded(cpu_of_others: int) -> Engine:
@@ -390,6 +390,6 @@ def test_a_pod_that_counts_for_its_controller_says_so() -> None:
     pod = replace(held_pod("p", "a", 2, user=account), owner=Uid("w"))
     [message] = told(engine, pod)
     assert "its submitter is not known, so it counts for its controller" in message
-    reason = engine.queries.why(pod.uid)
+    reason = engine.queries.explain_wait(pod.uid)
     assert reason is not None
     assert "its submitter is not known" in reason.text

@@ -11,7 +11,7 @@ from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
 from app.core.fairshare.decision import DecisionLevel
-from app.core.fairshare.sort_key import BORROWING, GUARANTEED, LEFTOVERS, SiblingKey
+from app.core.fairshare.sort_key import BORROWING, GUARANTEED, ZERO_WEIGHT, SiblingKey
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -32,7 +32,7 @@ NOW = Millis(0)
 
 def reasons(*, guarantee: int = 0, gpus: int = 2, sizes: tuple[int, int] = (1, 1)) -> list[str]:
     """Submit two workloads for each of two tenants; return the reason of each release."""
-    engine = Engine(ManagedResources([GPU]), EngineOptions(window=1))
+    engine = Engine(ManagedResources([GPU]), EngineOptions(max_in_flight=1))
     quota = Quota(guarantee={GPU: guarantee}) if guarantee else Quota()
     for name, quotas in (("a", {}), ("b", {DEFAULT_POOL: quota})):
         tenant = Tenant(TenantName(name), NOW, namespaces=(name,), quotas=quotas)
@@ -88,7 +88,7 @@ def key(
         (key(2, band=GUARANTEED), key(1, band=GUARANTEED), "the other cannot start now"),
         (key(9, band=GUARANTEED), key(1), "within its guarantee"),
         (key(1), key(9, band=GUARANTEED), "the other cannot start now"),
-        (key(9), key(1, band=LEFTOVERS), "the other has weight 0"),
+        (key(9), key(1, band=ZERO_WEIGHT), "the other has weight 0"),
         (key(9), key(1, blocked=True), "the other is at its limit"),
         (key(1, blocked=True), key(9), "the other cannot start now"),
         (key(1, served=3), key(1, served=4), "served less recently"),
@@ -106,7 +106,7 @@ def test_a_rule_is_named_only_if_it_holds(mine: SiblingKey, other: SiblingKey, r
 
 def test_a_sibling_that_a_limit_above_blocks_is_passed_without_backfill() -> None:
     """alice borrows nothing, but her pod must not be evicted, and the tenant has no guarantee."""
-    engine = Engine(ManagedResources([GPU]), EngineOptions(window=1))
+    engine = Engine(ManagedResources([GPU]), EngineOptions(max_in_flight=1))
     engine.handle(ev.TenantObserved(NOW, Tenant(TenantName("a"), NOW, namespaces=("a",))))
     engine.handle(ev.NodeObserved(NOW, Node(NodeName("n"), {}, {GPU: 9, PODS: 9}, True)))
     for source in ev.WatchedSource:
@@ -122,7 +122,7 @@ def test_a_sibling_that_a_limit_above_blocks_is_passed_without_backfill() -> Non
     assert order.decision is not None
     level = order.decision.levels[-1]
     assert level.key is not None
-    assert level.rival_key is not None
-    assert level.key.score > level.rival_key.score
+    assert level.runner_up_key is not None
+    assert level.key.score > level.runner_up_key.score
     assert level.rule == "the other cannot start now"
-    assert not order.decision.backfilled
+    assert not order.decision.is_backfilled

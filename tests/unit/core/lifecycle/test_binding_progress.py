@@ -17,7 +17,7 @@ from app.core.model import (
     NodeName,
     PoolName,
     Quota,
-    Said,
+    SchedulerCondition,
     Tenant,
     TenantName,
     Uid,
@@ -64,8 +64,8 @@ def test_what_the_scheduler_found_no_node_for_is_not_in_the_window() -> None:
     yard = BindingCluster()
     yard.create(600)
     yard.judge(yard.unbound())
-    yard.judge(p for p in yard.unbound() if p.said is None)
-    yard.judge(p for p in yard.unbound() if p.said is None)
+    yard.judge(p for p in yard.unbound() if p.scheduler_condition is None)
+    yard.judge(p for p in yard.unbound() if p.scheduler_condition is None)
     assert yard.released() == 600
 
 
@@ -99,8 +99,8 @@ def test_a_stall_of_one_pool_does_not_stop_another() -> None:
         yard.wait(STALL_MS // 2)
         yard.create(5, prefix=f"b{number}", pools=("b",))
         yard.bind(yard.unbound("b"))
-    assert yard.engine.queries.view().pools[PoolName("a")].stalled is not None
-    assert yard.engine.queries.view().pools[PoolName("b")].stalled is None
+    assert yard.engine.queries.view().pools[PoolName("a")].stalled_since is not None
+    assert yard.engine.queries.view().pools[PoolName("b")].stalled_since is None
     assert yard.released("a") == 256
     assert yard.released("b") == 21
 
@@ -111,7 +111,7 @@ def test_a_stall_below_the_window_stops_releases_until_the_scheduler_is_back() -
     yard.wait(STALL_MS)
     [waiting] = yard.create(1, prefix="late")
     assert yard.released("late") == 0
-    why = yard.engine.queries.why(waiting.uid)
+    why = yard.engine.queries.explain_wait(waiting.uid)
     assert why is not None
     assert why.rule is Rule.BINDING
     assert "has not bound 10 pods released into pool default" in why.text
@@ -148,10 +148,10 @@ def test_a_pod_that_the_scheduler_says_nothing_about_is_never_evicted() -> None:
 def test_an_error_of_the_scheduler_is_no_verdict() -> None:
     yard = BindingCluster()
     yard.create(5)
-    yard.judge(yard.unbound(), Said("SchedulerError", "binding rejected"))
+    yard.judge(yard.unbound(), SchedulerCondition("SchedulerError", "binding rejected"))
     yard.wait(10 * TIMEOUT)
     assert not yard.expelled
-    assert yard.engine.queries.view().pools[PoolName("default")].stalled is not None
+    assert yard.engine.queries.view().pools[PoolName("default")].stalled_since is not None
 
 
 def test_a_new_leader_judges_nothing_before_the_scheduler_has_shown_that_it_works() -> None:
@@ -188,7 +188,7 @@ def test_a_pod_without_a_controller_stays_unless_the_policy_says_otherwise() -> 
     yard.judge(yard.unbound())
     yard.wait(10 * TIMEOUT)
     assert not yard.expelled
-    [told] = [t for t in yard.told if t.notice is EventReason.WAITING]
+    [told] = [t for t in yard.told if t.reason is EventReason.WAITING]
     assert "it has no controller" in told.message
     assert "Insufficient" in told.message
     yard.rule(Policy(evict_unowned=True))
@@ -201,12 +201,12 @@ def test_unbound_pods_without_a_controller_keep_only_their_own_user_waiting() ->
     yard.judge(yard.unbound())
     yard.wait(TIMEOUT)
     assert yard.released() == 16
-    why = yard.engine.queries.why(Uid("a/p-0099"))
+    why = yard.engine.queries.explain_wait(Uid("a/p-0099"))
     assert why is not None
     assert why.rule is Rule.UNOWNED
     assert "16 pods of this user that no controller owns" in why.text
     view = yard.engine.queries.view().pools[PoolName("default")]
-    assert dict(view.unowned) == {"ns.a": {GPU: 16}}
+    assert dict(view.unowned_usage) == {"ns.a": {GPU: 16}}
     yard.create(20, prefix="owned")
     assert yard.released("owned") == 20
     yard.create(16, prefix="other", owner="", user="other")
@@ -229,12 +229,12 @@ def test_few_pods_of_a_pool_are_evicted_at_once() -> None:
 
 def test_pods_that_a_scheduler_may_say_nothing_about_keep_only_their_own_user_waiting() -> None:
     yard = BindingCluster()
-    yard.create(300, prefix="apart", apart=True)
+    yard.create(300, prefix="apart", scheduler_may_be_silent=True)
     assert yard.released("apart") == 256
     yard.wait(STALL_MS)
     yard.create(5, prefix="plain")
     assert yard.released("plain") == 5
-    yard.create(1, prefix="other", apart=True, user="other")
+    yard.create(1, prefix="other", scheduler_may_be_silent=True, user="other")
     assert yard.released("other") == 1
 
 
@@ -261,7 +261,7 @@ def test_a_gang_is_not_given_back_while_binding_is_stalled() -> None:
     ]
     yard = BindingCluster()
     there = [
-        replace(pod, gates=(), release=f"6.{n}", node=NodeName("node-default"))
+        replace(pod, gates=(), release_annotation=f"6.{n}", node=NodeName("node-default"))
         for n, pod in enumerate(half[:2], 1)
     ]
     yard.hear(*(ev.PodObserved(yard.at, pod) for pod in there))
@@ -281,7 +281,7 @@ def test_a_gang_without_controllers_is_given_back_only_if_the_policy_says_so(evi
     yard = BindingCluster(policy=Policy(evict_unowned=evicts))
     for n in range(2):
         pod = replace(held_pod(f"g{n}", "a", since=900_000), gang="g", gang_size=4)
-        pod = replace(pod, gates=(), release=f"6.{n + 1}", node=NodeName("node-default"))
+        pod = replace(pod, gates=(), release_annotation=f"6.{n + 1}", node=NodeName("node-default"))
         yard.hear(ev.PodObserved(yard.at, pod))
     yard.wait(2 * Policy().gang_timeout)
     assert sorted(yard.expelled) == (["g0", "g1"] if evicts else [])
@@ -293,12 +293,12 @@ def test_one_silent_pod_does_not_close_its_pool_to_other_users() -> None:
     yard.wait(10 * STALL_MS)
     yard.create(5, prefix="other", user="other")
     assert yard.released("other") == 1  # to find out whether the scheduler works
-    assert yard.engine.queries.view().pools[PoolName("default")].stalled is not None
+    assert yard.engine.queries.view().pools[PoolName("default")].stalled_since is not None
     yard.bind(yard.unbound("other"))
     assert yard.released("other") == 5
     yard.bind(yard.unbound("other"))
     yard.wait(10 * STALL_MS)
-    assert yard.engine.queries.view().pools[PoolName("default")].stalled is None
+    assert yard.engine.queries.view().pools[PoolName("default")].stalled_since is None
     yard.create(5, prefix="later", user="other")
     assert yard.released("later") == 5
 
@@ -376,9 +376,9 @@ def test_no_time_runs_once_a_slow_scheduler_binds_nothing_more() -> None:
 
 def test_a_silent_pod_apart_keeps_its_own_user_waiting_for_a_minute_only() -> None:
     yard = BindingCluster()
-    yard.create(1, prefix="slow", apart=True)
+    yard.create(1, prefix="slow", scheduler_may_be_silent=True)
     yard.wait(STALL_MS)
-    yard.create(5, prefix="next", apart=True)
+    yard.create(5, prefix="next", scheduler_may_be_silent=True)
     assert yard.released("next") == 0
     yard.wait(PROBE_MS)
     assert yard.released("next") == 1
@@ -414,9 +414,11 @@ def test_where_binding_is_stalled_pods_are_evicted_for_one_workload_within_ten_m
 def test_lanes_of_users_apart_are_forgotten_once_their_pods_are_bound() -> None:
     yard = BindingCluster()
     for number in range(3 * MOST):
-        yard.create(1, prefix=f"p{number}", apart=True, user=f"u{number}")
+        yard.create(1, prefix=f"p{number}", scheduler_may_be_silent=True, user=f"u{number}")
         yard.bind(yard.unbound())
         yard.wait(RECENT_MS)
     binding = yard.engine._registry.binding
-    assert len(binding._apart) <= MOST
-    assert {lane for lanes in binding._apart.values() for lane in lanes} <= binding._lines.keys()
+    assert len(binding._user_lanes) <= MOST
+    assert {
+        lane for lanes in binding._user_lanes.values() for lane in lanes
+    } <= binding._progress.keys()

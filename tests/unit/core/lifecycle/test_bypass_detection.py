@@ -28,7 +28,7 @@ from app.core.model import (
 )
 from app.core.policy import Mode, Policy
 from app.core.retry import FIRST
-from app.core.well_known import ADOPTED, GATE
+from app.core.well_known import GATE, RELEASE_ADOPTED
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.bypass_watch import EPOCH, NODE, SINCE, Watch, free
 
@@ -50,7 +50,7 @@ def test_who_was_there_before_us_is_adopted_and_charged() -> None:
         "fairgate.io/pool": "default",
     }
     assert not watch.all(Bypassed)
-    assert [w.uid for w in watch.engine.writes() if isinstance(w, Charge)] == [OLD.uid]
+    assert [w.uid for w in watch.engine.store_writes() if isinstance(w, Charge)] == [OLD.uid]
 
 
 def test_an_adoption_is_asked_for_until_it_is_seen() -> None:
@@ -59,7 +59,7 @@ def test_an_adoption_is_asked_for_until_it_is_seen() -> None:
     assert not watch.all(Adopt)
     watch.wait(1)
     assert names(watch.all(Adopt)) == ["old"]
-    watch.see(replace(OLD, release=ADOPTED))
+    watch.see(replace(OLD, release_annotation=RELEASE_ADOPTED))
     watch.wait(10 * FIRST)
     assert not watch.all(Adopt)
 
@@ -84,9 +84,9 @@ def test_a_pod_that_was_never_released_is_reported_once_and_stays_charged() -> N
     watch.see(NEW)
     [found] = watch.all(Bypassed)
     assert (found.ref.name, found.tenant, found.user, found.node) == ("new", "ns.a", "user", NODE)
-    [told] = [t for t in watch.all(EmitEvent) if t.notice is EventReason.REFUSED]
+    [told] = [t for t in watch.all(EmitEvent) if t.reason is EventReason.REFUSED]
     assert "never released" in told.message
-    assert [w.uid for w in watch.engine.writes() if isinstance(w, Charge)] == [NEW.uid]
+    assert [w.uid for w in watch.engine.store_writes() if isinstance(w, Charge)] == [NEW.uid]
     watch.see(replace(NEW, priority=3))
     watch.wait(1_000_000)
     assert not watch.all(Bypassed)
@@ -103,7 +103,7 @@ def test_each_term_reports_what_the_audit_chain_does_not_show() -> None:
 
 def test_a_bypass_that_the_audit_chain_shows_is_not_reported_by_the_next_term() -> None:
     watch = Watch(NEW)
-    notes = dict(watch.engine.notes())
+    notes = dict(watch.engine.audit_markers())
     watch.hear(ev.LeadershipLost(watch.at))
     watch.lead(EPOCH + 1, notes)
     assert not watch.all(Bypassed)
@@ -113,7 +113,7 @@ def test_a_bypass_that_the_audit_chain_shows_is_not_reported_by_the_next_term() 
 def test_each_term_evicts_a_bypass_that_an_earlier_term_reported() -> None:
     watch = Watch(NEW, evicts=True)
     assert names(watch.all(EvictPod)) == ["new"]
-    notes = dict(watch.engine.notes())
+    notes = dict(watch.engine.audit_markers())
     watch.hear(ev.LeadershipLost(watch.at))
     watch.lead(EPOCH + 1, notes)
     assert names(watch.all(EvictPod)) == ["new"]
@@ -136,7 +136,9 @@ def test_a_standby_judges_nobody() -> None:
 
 def test_a_gate_that_somebody_else_took_off_is_found_out() -> None:
     watch = Watch()
-    held = replace(held_pod("p", "a", 9, since=150_000), release="0")  # larger than the node
+    held = replace(
+        held_pod("p", "a", 9, since=150_000), release_annotation="0"
+    )  # larger than the node
     watch.see(held)
     watch.see(replace(held, gates=()))
     assert names(watch.all(Bypassed)) == ["p"]
@@ -146,7 +148,7 @@ def test_a_gate_taken_off_by_hand_with_the_stamp_of_break_glass_is_no_bypass() -
     watch = Watch()
     held = held_pod("p", "a", 9, since=150_000)
     watch.see(held)
-    watch.see(replace(held, gates=(), release=ADOPTED))
+    watch.see(replace(held, gates=(), release_annotation=RELEASE_ADOPTED))
     assert not watch.all(Bypassed)
 
 
@@ -154,7 +156,7 @@ def released(watch: Watch, pod: Pod) -> Pod:
     """Return a pod as this leader leaves it."""
     watch.see(pod)
     [order] = watch.all(Release)
-    return replace(pod, gates=(), release=order.stamp, node=NODE, phase=Phase.RUNNING)
+    return replace(pod, gates=(), release_annotation=order.stamp, node=NODE, phase=Phase.RUNNING)
 
 
 def test_what_the_leader_released_is_right() -> None:
@@ -163,7 +165,7 @@ def test_what_the_leader_released_is_right() -> None:
     after = released(watch, pod)
     watch.see(after)
     watch.hear(ev.ReleaseAnswered(watch.at, pod.uid, ReleaseOutcome.RELEASED))
-    watch.see(replace(after, release=""))  # edited later by a user
+    watch.see(replace(after, release_annotation=""))  # edited later by a user
     assert not watch.all(Bypassed)
 
 
@@ -171,7 +173,7 @@ def test_a_gate_that_somebody_took_off_while_we_released_is_found_out() -> None:
     watch = Watch()
     pod = held_pod("p", "a", since=150_000)
     after = released(watch, pod)
-    watch.see(replace(after, release="0"))
+    watch.see(replace(after, release_annotation="0"))
     assert names(watch.all(Bypassed)) == ["p"]
     watch.hear(ev.ReleaseAnswered(watch.at, pod.uid, ReleaseOutcome.RELEASED))
     assert not watch.all(Bypassed)
@@ -198,21 +200,23 @@ def test_a_stamp_that_no_leader_wrote_counts_as_none(stamp: str) -> None:
 
 @pytest.mark.parametrize("stamp", [f"{EPOCH + 1}.1", "999999999999.1"])
 def test_a_stamp_of_a_later_leader_counts_as_none_if_this_leader_goes_on(stamp: str) -> None:
-    held = replace(held_pod("q", "a", 9, since=150_000), release="0")
+    held = replace(held_pod("q", "a", 9, since=150_000), release_annotation="0")
     watch = Watch(free("p", release=stamp), held)
-    watch.see(replace(held, gates=(), release=stamp.replace(".1", ".2")))
+    watch.see(replace(held, gates=(), release_annotation=stamp.replace(".1", ".2")))
     assert not watch.all(Bypassed)
-    watch.see(replace(free("p"), release="6.12"))  # too late: it is written with the release only
+    watch.see(
+        replace(free("p"), release_annotation="6.12")
+    )  # too late: it is written with the release only
     assert watch.alarm == watch.now + DOUBT_MS
     watch.wait(DOUBT_MS)
     assert sorted(names(watch.all(Bypassed))) == ["p", "q"]
 
 
 def test_a_leader_that_was_suspended_does_not_report_or_evict_what_the_next_one_released() -> None:
-    held = replace(held_pod("p", "a", 9, since=150_000), release="0")
+    held = replace(held_pod("p", "a", 9, since=150_000), release_annotation="0")
     watch = Watch(held, evicts=True)
     watch.now += 20_000
-    watch.see(replace(held, gates=(), release=f"{EPOCH + 1}.1"))
+    watch.see(replace(held, gates=(), release_annotation=f"{EPOCH + 1}.1"))
     assert not watch.all(Bypassed) + watch.all(EvictPod) + watch.all(EmitEvent)
     watch.hear(ev.LeadershipLost(watch.at))
     watch.lead(EPOCH + 2)
@@ -225,10 +229,10 @@ def test_a_leader_that_was_suspended_does_not_report_or_evict_what_the_next_one_
 def test_a_pod_with_a_stamp_of_a_later_leader_that_is_adopted_is_no_bypass(
     changes_leader: bool,
 ) -> None:
-    held = replace(held_pod("p", "a", 9, since=150_000), release="0")
+    held = replace(held_pod("p", "a", 9, since=150_000), release_annotation="0")
     watch = Watch(held, evicts=True)
-    watch.see(replace(held, gates=(), release=f"{EPOCH + 1}.1"))
-    watch.see(replace(held, gates=(), release=ADOPTED))
+    watch.see(replace(held, gates=(), release_annotation=f"{EPOCH + 1}.1"))
+    watch.see(replace(held, gates=(), release_annotation=RELEASE_ADOPTED))
     if changes_leader:
         watch.hear(ev.LeadershipLost(watch.at))
         watch.lead(EPOCH + 2)
@@ -244,7 +248,7 @@ def test_the_stamp_of_an_earlier_leader_is_believed() -> None:
 
 def test_a_stamp_that_a_pod_was_created_with_counts_as_none() -> None:
     watch = Watch()
-    for name, stamp in (("p", "6.12"), ("q", ADOPTED)):
+    for name, stamp in (("p", "6.12"), ("q", RELEASE_ADOPTED)):
         watch.see(free(name, release=stamp))
         assert names(watch.all(Bypassed)) == [name]
         watch.see(free(name, release=stamp, priority=1))
@@ -265,7 +269,7 @@ def test_a_stamp_that_comes_after_the_gate_is_gone_counts_as_none() -> None:
 def test_of_two_pods_with_one_stamp_the_later_is_the_copy() -> None:
     held = held_pod("copy", "a", 9, since=150_000)
     watch = Watch(free("first", release="6.12"), held)
-    watch.see(replace(held, gates=(), release="6.12"))
+    watch.see(replace(held, gates=(), release_annotation="6.12"))
     assert names(watch.all(Bypassed)) == ["copy"]
 
 
@@ -279,7 +283,9 @@ def test_the_stamp_of_another_pod_of_this_leader_counts_as_none() -> None:
     other = held_pod("other", "a", 9, since=150_000)
     watch.see(other)
     after = released(watch, held_pod("p", "a", since=150_000))
-    watch.see(replace(other, gates=(), release=after.release))  # before its own event
+    watch.see(
+        replace(other, gates=(), release_annotation=after.release_annotation)
+    )  # before its own event
     assert names(watch.all(Bypassed)) == ["other"]
     watch.see(after)
     assert not watch.all(Bypassed)
@@ -291,7 +297,7 @@ def test_who_got_round_the_gate_is_evicted_if_the_operator_chose_so() -> None:
     assert order.ref.name == "new"
     assert watch.all(Bypassed)
     watch.hear(ev.PodGone(watch.at, NEW.uid))
-    assert [t.notice for t in watch.all(EmitEvent)] == [EventReason.RECLAIMED]
+    assert [t.reason for t in watch.all(EmitEvent)] == [EventReason.RECLAIMED]
     watch.wait(10 * FIRST)
     assert not watch.all(EvictPod)
 
@@ -330,7 +336,7 @@ def test_in_observe_everybody_is_adopted_and_nobody_reported() -> None:
     watch.rule(Mode.OBSERVE)
     watch.see(NEW)
     assert names(watch.all(Adopt)) == ["new"]
-    watch.see(free("forged", release=ADOPTED))
+    watch.see(free("forged", release=RELEASE_ADOPTED))
     watch.wait(1_000_000)
     assert not watch.all(Bypassed)
 
@@ -382,5 +388,5 @@ def test_what_is_remembered_of_a_pod_ends_with_it() -> None:
     held = held_pod("q", "a", 9, since=150_000)
     watch.see(held)
     assert held.gates == (GATE,)
-    watch.see(replace(held, gates=(), release="6.12"))
+    watch.see(replace(held, gates=(), release_annotation="6.12"))
     assert not watch.all(Bypassed)  # the stamp is no longer cached

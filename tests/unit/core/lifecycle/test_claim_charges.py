@@ -68,7 +68,7 @@ def claim(name: str, *requests: Alternatives, owner: str | None = None) -> Resou
 
 
 def counted(*requests: Alternatives) -> Amounts:
-    return Classes(MANAGED, CLASSES).count(claim("c", *requests))
+    return Classes(MANAGED, CLASSES).count_amounts(claim("c", *requests))
 
 
 # --- the charge of a claim ---
@@ -115,17 +115,17 @@ def test_a_class_counts_as_written_else_as_its_own_resource_else_as_nothing() ->
     classes.store_class(DeviceClass("gpu.nvidia.com", AMD))
     classes.store_class(DeviceClass("odd", Resource("example.com/odd")))
 
-    assert classes.resource("h100") == GPU
-    assert classes.resource("gpu.nvidia.com") == GPU
-    assert classes.resource("odd") is None
-    assert classes.resource("tpu") is None
+    assert classes.resource_of("h100") == GPU
+    assert classes.resource_of("gpu.nvidia.com") == GPU
+    assert classes.resource_of("odd") is None
+    assert classes.resource_of("tpu") is None
     assert classes.store_class(DeviceClass("h100"))
-    assert classes.resource("h100") is None
+    assert classes.resource_of("h100") is None
 
 
 def test_device_classes_asked_for_by_name_count_as_their_resource() -> None:
     asked = {CPU: 1000, GPU: 1, BY_NAME: 2, NIC_BY_NAME: 9}
-    assert Classes(MANAGED, CLASSES).rename(asked) == {CPU: 1000, GPU: 3}
+    assert Classes(MANAGED, CLASSES).replace_classes(asked) == {CPU: 1000, GPU: 3}
 
 
 # --- the leader ---
@@ -135,7 +135,7 @@ class Bench:
     """A leader of one node of 8 devices, and its pods."""
 
     def __init__(self, devices: int = 8, *more: Node) -> None:
-        self.engine = Engine(MANAGED, EngineOptions(classes=CLASSES))
+        self.engine = Engine(MANAGED, EngineOptions(resource_by_device_class=CLASSES))
         self.pods: dict[Uid, Pod] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.at = AT
@@ -177,12 +177,12 @@ class Bench:
 
     def _protected(self, ref: ClaimAddress) -> ev.NewsEvent:
         claim = self.claims[ref.namespace, ref.name]
-        return ev.ClaimObserved(self.at, replace(claim, protected=True))
+        return ev.ClaimObserved(self.at, replace(claim, has_finalizer=True))
 
     def _released(self, order: Release) -> list[ev.NewsEvent]:
         uid = order.intent.ref.uid
         self.pods[uid] = replace(
-            self.pods[uid], gates=(), release=order.stamp, pool=order.intent.pool or None
+            self.pods[uid], gates=(), release_annotation=order.stamp, pool=order.intent.pool or None
         )
         answered = ev.ReleaseAnswered(AT, uid, ReleaseOutcome.RELEASED)
         return [answered, ev.PodObserved(AT, self.pods[uid])]
@@ -207,7 +207,7 @@ class Bench:
     def charged(self) -> dict[str, int]:
         """Return the number of devices charged to each pod, by name."""
         found = {}
-        for write in self.engine.writes():
+        for write in self.engine.store_writes():
             demand = getattr(write, "demand", {})
             uid = getattr(write, "uid", None)
             if uid is not None and demand.get(GPU):
@@ -215,7 +215,7 @@ class Bench:
         return found
 
     def rule(self, name: str) -> Rule:
-        found = self.engine.queries.why(Uid(f"a/{name}"))
+        found = self.engine.queries.explain_wait(Uid(f"a/{name}"))
         assert found is not None
         return found.rule
 
@@ -229,7 +229,7 @@ def pod(name: str, *claims: str, made: str = "", **more: object) -> Pod:
     refs = [ClaimRef(each, each) for each in claims]
     refs += [ClaimRef("made", made if made != "?" else "", True)] if made else []
     plain = {CPU: 1000, PODS: 1}
-    fields = {"demand": plain, "plain": plain, "claims": tuple(refs), **more}
+    fields = {"demand": plain, "container_requests": plain, "claims": tuple(refs), **more}
     return replace(held_pod(name, "a"), **fields)  # type: ignore[arg-type]
 
 
@@ -244,7 +244,7 @@ def test_what_containers_ask_for_is_charged_besides() -> None:
     bench = Bench()
     bench.put(claim("c", gpus(3)))
     plain = {GPU: 2, BY_NAME: 1, PODS: 1}
-    bench.see(pod("p", "c", plain=plain))
+    bench.see(pod("p", "c", container_requests=plain))
     assert bench.used == {GPU: 6}
 
 
@@ -269,7 +269,7 @@ def test_a_pod_waits_for_a_claim_that_is_not_there_and_is_told_so() -> None:
     bench = Bench()
     assert bench.see(pod("p", "c", "d")) == []
     assert bench.rule("p") is Rule.CLAIM
-    [told] = [each.ref.uid for each in bench.told if each.notice is EventReason.HELD]
+    [told] = [each.ref.uid for each in bench.told if each.reason is EventReason.HELD]
     assert "no resource claim for c, d yet" in (bench.engine.queries.wait_reason(told) or "")
     assert bench.put(claim("c", gpus())) == []
     assert bench.put(claim("d", gpus())) == ["p"]
@@ -288,7 +288,7 @@ def test_only_the_claim_made_for_a_pod_will_do_for_a_generated_one(owner: str | 
 
 def test_a_claim_made_for_a_group_serves_all_of_it() -> None:
     bench = Bench()
-    bench.put(replace(claim("group", gpus(2)), of_group=True))
+    bench.put(replace(claim("group", gpus(2)), is_of_group=True))
     assert bench.see(pod("p", made="group"), pod("q", made="group")) == ["p", "q"]
     assert bench.used == {GPU: 2}
 
@@ -301,7 +301,7 @@ def test_a_pod_whose_claims_are_not_managed_goes_at_once_and_is_not_charged() ->
     assert set(order.labels) == {"fairgate.io/tenant", "fairgate.io/user"}
     assert order.intent.demand == {}
     assert bench.used == {}
-    assert not list(bench.engine.writes())
+    assert not list(bench.engine.store_writes())
 
 
 def _seen(bench: Bench, one: Pod) -> list[ev.NewsEvent]:
@@ -311,7 +311,7 @@ def _seen(bench: Bench, one: Pod) -> list[ev.NewsEvent]:
 
 def test_a_device_class_by_name_that_is_not_managed_goes_at_once() -> None:
     bench = Bench(0)
-    assert bench.see(pod("p", plain={NIC_BY_NAME: 4, PODS: 1})) == ["p"]
+    assert bench.see(pod("p", container_requests={NIC_BY_NAME: 4, PODS: 1})) == ["p"]
     assert bench.used == {}
 
 
@@ -327,7 +327,7 @@ def test_a_pod_that_goes_at_once_takes_its_room_on_its_node() -> None:
     bench = Bench()
     bench.put(claim("net", (DeviceAsk("nic"),)), claim("c", gpus()))
     plain = {CPU: 64_000, PODS: 1}
-    bench.see(pod("p", "net", plain=plain))
+    bench.see(pod("p", "net", container_requests=plain))
     bench.see(replace(bench.pods[Uid("a/p")], node=NodeName("n"), phase=Phase.RUNNING))
     assert bench.see(pod("q", "c")) == []
     assert bench.rule("q") is Rule.CAPACITY
@@ -412,7 +412,7 @@ def some_or_one(name: str, count: int, allocated: int | None = None) -> Resource
     part = "r/one" if allocated == 1 else "r/some"
     devices = [DeviceId("gpu.nvidia.com", "n", f"{name}-{i}") for i in range(allocated or 0)]
     got = tuple(AllocatedDevice(part, each) for each in devices)
-    return replace(claim(name, asks), allocated=None if allocated is None else got)
+    return replace(claim(name, asks), allocated_devices=None if allocated is None else got)
 
 
 def test_who_joins_a_claim_expects_what_it_may_get_when_it_is_allocated_again() -> None:
@@ -479,7 +479,7 @@ def test_an_allocated_claim_for_all_devices_may_get_those_of_a_node_that_grew() 
     bench.see(pod("p", "c"))
     bench.hear(*_seen(bench, replace(bench.pods[Uid("a/p")], node=NodeName("n"))))
     got = tuple(AllocatedDevice("r", DeviceId(DRIVER, "n", f"gpu-{i}")) for i in range(4))
-    bench.put(replace(every, allocated=got))
+    bench.put(replace(every, allocated_devices=got))
     assert bench.see(pod("q", "c")) == ["q"]
     assert bench.used == {GPU: 4}
     bench.hear(on_node(7))
@@ -561,9 +561,9 @@ def test_a_pod_waits_for_a_device_class_that_does_not_exist(by_name: bool) -> No
     bench = Bench()
     bench.put(claim("c", (DeviceAsk("nic"), DeviceAsk("h100", 9))))
     plain = {Resource(IMPLICIT + "h100"): 9, PODS: 1}
-    held = pod("p", plain=plain) if by_name else pod("p", "c")
+    held = pod("p", container_requests=plain) if by_name else pod("p", "c")
     assert bench.see(held) == []
-    found = bench.engine.queries.why(held.uid)
+    found = bench.engine.queries.explain_wait(held.uid)
     assert found is not None
     assert found.rule is Rule.CLAIM
     assert "device class h100 does not exist" in found.text
@@ -579,7 +579,7 @@ def test_devices_in_use_are_charged_while_their_class_is_deleted() -> None:
     bench.hear(ev.ClassObserved(AT, DeviceClass("h100", GPU)))
     bench.put(claim("c", (DeviceAsk("h100", 6),)), claim("d", (DeviceAsk("h100", 6),)))
     [order] = bench.hear(*_seen(bench, pod("p", "c")))
-    released = replace(bench.pods[Uid("a/p")], granted=order.claims)
+    released = replace(bench.pods[Uid("a/p")], granted_claims=order.claims)
     bench.see(released)
     bench.hear(ev.ClassGone(AT, "h100"))
     assert bench.used == {GPU: 6}

@@ -44,7 +44,7 @@ from app.core.podspec.granted_claims import read_grants, write_grants
 from app.core.podspec.resource_claims import Alternatives, DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Policy
 from app.core.quantities import CPU, PODS, ManagedResources
-from app.core.well_known import ADOPTED, GATE
+from app.core.well_known import GATE, RELEASE_ADOPTED
 from app.sim.cluster.virtual_cluster import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -61,13 +61,19 @@ NIC = devices(1, "nic")
 
 
 def claim(uid: str, *requests: Alternatives, name: str = "c", **more: object) -> ResourceClaim:
-    return ResourceClaim("a", name, requests, uid=Uid(uid), version=f"v-{uid}", **more)  # type: ignore[arg-type]
+    return ResourceClaim("a", name, requests, uid=Uid(uid), resource_version=f"v-{uid}", **more)  # type: ignore[arg-type]
 
 
 def pod(*claims: str, **more: object) -> Pod:
     refs = tuple(ClaimRef(each, each) for each in claims or ("c",))
     plain = {CPU: 1000, PODS: 1}
-    fields = {"demand": plain, "plain": plain, "claims": refs, "since": SINCE, **more}
+    fields = {
+        "demand": plain,
+        "container_requests": plain,
+        "claims": refs,
+        "created_at": SINCE,
+        **more,
+    }
     return replace(held_pod("p", "a"), **fields)  # type: ignore[arg-type]
 
 
@@ -82,7 +88,8 @@ class Yard:
         notes: dict[str, str] | None = None,
     ) -> None:
         self.engine = Engine(
-            ManagedResources([GPU]), EngineOptions(classes={"gpu": GPU}, evicts_bypassed=evicts)
+            ManagedResources([GPU]),
+            EngineOptions(resource_by_device_class={"gpu": GPU}, evicts_bypassed=evicts),
         )
         self.now = 200_000
         self.effects: list[Effect] = []
@@ -102,7 +109,7 @@ class Yard:
         return Millis(self.now)
 
     def lead(self, epoch: int, notes: dict[str, str]) -> None:
-        self.hear(ev.LeadershipGained(self.at, epoch, notes=notes))
+        self.hear(ev.LeadershipGained(self.at, epoch, audit_markers=notes))
         self.hear(ev.StoreReady(self.at))
 
     def hear(self, event: ev.NewsEvent) -> None:
@@ -123,7 +130,7 @@ class Yard:
         """Add the requested finalizers, and wait until the claims are secured."""
         for each in effects:
             if isinstance(each, ProtectClaim):
-                self.see(replace(self.claims[each.ref.uid], protected=True))
+                self.see(replace(self.claims[each.ref.uid], has_finalizer=True))
         self.wait(SECURE_MS)
 
     def wait(self, length: int) -> None:
@@ -137,9 +144,9 @@ class Yard:
         done = replace(
             held,
             gates=(),
-            release=order.stamp,
+            release_annotation=order.stamp,
             pool=order.intent.pool or None,
-            granted=order.claims or None,
+            granted_claims=order.claims or None,
         )
         self.hear(ev.ReleaseAnswered(self.at, held.uid, ReleaseOutcome.RELEASED))
         self.see(done)
@@ -187,10 +194,10 @@ def test_an_annotation_that_fairgate_would_not_write_says_nothing(written: str) 
 
 
 def test_a_held_pod_waits_for_a_claim_that_is_being_deleted() -> None:
-    yard = Yard(claim("u1", NIC, terminating=True, protected=True))
+    yard = Yard(claim("u1", NIC, terminating=True, has_finalizer=True))
     yard.see(pod())
     assert yard.all(Release) == []
-    why = yard.engine.queries.why(pod().uid)
+    why = yard.engine.queries.explain_wait(pod().uid)
     assert why is not None
     assert why.rule is Rule.CLAIM
 
@@ -201,12 +208,12 @@ def test_a_pod_is_released_after_its_claim_has_had_the_finalizer_for_a_while() -
     assert [each.ref.uid for each in yard.all(ProtectClaim)] == ["u1"]
     yard.wait(SECURE_MS)
     assert yard.all(Release) == []
-    why = yard.engine.queries.why(pod().uid)
+    why = yard.engine.queries.explain_wait(pod().uid)
     assert why is not None
     assert why.rule is Rule.CLAIM
     assert "reserves its resource claims" in why.text
     assert "create the claim again with kubectl" in why.text
-    yard.see(claim("u1", NIC, protected=True))
+    yard.see(claim("u1", NIC, has_finalizer=True))
     yard.wait(SECURE_MS - 1)
     assert yard.all(Release) == []
     yard.wait(1)
@@ -215,15 +222,15 @@ def test_a_pod_is_released_after_its_claim_has_had_the_finalizer_for_a_while() -
 
 @pytest.mark.parametrize("loss", ["exchanged", "removed", "removal ordered"])
 def test_a_claim_that_may_have_lost_its_finalizer_is_secured_again(loss: str) -> None:
-    yard = Yard(claim("u1", NIC, protected=True))
+    yard = Yard(claim("u1", NIC, has_finalizer=True))
     waiting = pod(gates=(GATE, "other"))
     yard.see(waiting)
     match loss:
         case "exchanged":
-            yard.see(claim("u2", NIC, protected=True))
+            yard.see(claim("u2", NIC, has_finalizer=True))
         case "removed":
             yard.see(claim("u1", NIC))
-            yard.see(claim("u1", NIC, protected=True))
+            yard.see(claim("u1", NIC, has_finalizer=True))
         case _:
             yard.effects.clear()
             yard.hear(ev.PodGone(yard.at, waiting.uid))
@@ -249,7 +256,7 @@ def test_another_claim_of_the_name_is_a_bypass_charged_at_once_and_evicted() -> 
     [expelled] = yard.all(EvictPod)
     assert expelled.ref.uid == released.uid
     assert "not the one that this pod was released for" in expelled.why
-    assert EventReason.REFUSED in [each.notice for each in yard.all(EmitEvent)]
+    assert EventReason.REFUSED in [each.reason for each in yard.all(EmitEvent)]
     [record] = yard.recorded(EntryType.BYPASSED)
     assert record.facts["gained"] == {GPU: "8"}
     assert record.facts["claim"] == "c"
@@ -292,7 +299,7 @@ def test_a_claim_that_the_status_names_in_place_of_another_is_a_bypass() -> None
 
 def test_a_leader_that_starts_later_judges_by_what_the_pod_says() -> None:
     granted = (GrantedClaim("c", Uid("u1"), {GPU: 3}),)
-    past = pod(gates=(), release="6.1", granted=granted)
+    past = pod(gates=(), release_annotation="6.1", granted_claims=granted)
     yard = Yard(past, claim("u2", devices(2)))
     [found] = yard.all(Bypassed)
     assert (found.claim_uid, found.gained) == ("u2", {})
@@ -306,7 +313,7 @@ def test_each_exchange_is_recorded_once_whoever_leads() -> None:
     yard.see(claim("u2", devices(2)))
     yard.see(claim("u3", devices(3)))
     assert [each.facts["claimUid"] for each in yard.recorded(EntryType.BYPASSED)] == ["u2", "u3"]
-    notes = dict(yard.engine.notes())
+    notes = dict(yard.engine.audit_markers())
     later = Yard(released, claim("u3", devices(3)), epoch=8, notes=notes)
     assert later.all(Bypassed) == []
     assert len(later.all(EvictPod)) == 1
@@ -323,7 +330,7 @@ def test_a_class_that_becomes_managed_is_no_bypass() -> None:
 
 
 def test_a_pod_without_the_annotation_is_judged_by_what_it_was_first_seen_with() -> None:
-    past = pod(gates=(), release="6.1")
+    past = pod(gates=(), release_annotation="6.1")
     yard = Yard(past, claim("u1", NIC))
     assert yard.all(Bypassed) == []
     yard.see(claim("u2", devices(2)))
@@ -347,7 +354,7 @@ def test_in_mode_observe_no_exchange_is_reported() -> None:
 def test_a_claim_deleted_under_a_pod_without_a_node_is_recorded_and_gains_nothing() -> None:
     yard = Yard(claim("u1", NIC))
     released = yard.release(pod())
-    yard.see(claim("u1", NIC, terminating=True, protected=True))
+    yard.see(claim("u1", NIC, terminating=True, has_finalizer=True))
     [found] = yard.all(ClaimDeleted)
     assert (found.ref.uid, found.claim) == (released.uid, "c")
     assert yard.all(Bypassed) == yard.all(EvictPod) == []
@@ -355,9 +362,9 @@ def test_a_claim_deleted_under_a_pod_without_a_node_is_recorded_and_gains_nothin
     assert record.facts["claimUid"] == "u1"
     yard.see(replace(released, has_labels=False))
     assert len(yard.all(ClaimDeleted)) == 1
-    view = yard.engine.queries.released(released.uid)
+    view = yard.engine.queries.released_view(released.uid)
     assert view is not None
-    assert view.lacks == ("c",)
+    assert view.missing_claims == ("c",)
 
 
 @pytest.mark.parametrize("change", [{"node": NODE}, {"terminating": True}])
@@ -367,7 +374,7 @@ def test_a_claim_deleted_under_a_pod_that_runs_or_ends_is_no_news(
     yard = Yard(claim("u1", NIC))
     released = yard.release(pod())
     yard.see(replace(released, **change))  # type: ignore[arg-type]
-    yard.see(claim("u1", NIC, terminating=True, protected=True))
+    yard.see(claim("u1", NIC, terminating=True, has_finalizer=True))
     assert yard.all(ClaimDeleted) == []
 
 
@@ -378,7 +385,7 @@ def test_a_finalizer_is_removed_when_the_last_pod_that_uses_the_claim_is_gone() 
     yard = Yard(claim("u1", NIC))
     first = yard.release(pod())
     second = yard.release(replace(pod(), uid=Uid("a/q"), name="q"))
-    yard.see(claim("u1", NIC, protected=True))
+    yard.see(claim("u1", NIC, has_finalizer=True))
     yard.hear(ev.PodGone(yard.at, first.uid))
     assert yard.all(UnprotectClaim) == []
     yard.see(replace(second, phase=Phase.FINISHED))
@@ -386,12 +393,12 @@ def test_a_finalizer_is_removed_when_the_last_pod_that_uses_the_claim_is_gone() 
 
 
 def test_a_new_leader_removes_finalizers_that_no_pod_needs_and_adds_those_that_lack() -> None:
-    past = pod("d", gates=(), release=ADOPTED, since=Millis(1))
-    yard = Yard(claim("u1", NIC, protected=True), claim("u2", NIC, name="d"), past)
+    past = pod("d", gates=(), release_annotation=RELEASE_ADOPTED, created_at=Millis(1))
+    yard = Yard(claim("u1", NIC, has_finalizer=True), claim("u2", NIC, name="d"), past)
     assert [each.ref.name for each in yard.all(UnprotectClaim)] == ["c"]
     assert [each.ref.name for each in yard.all(ProtectClaim)] == ["d"]
     yard.effects.clear()
-    yard.see(claim("u2", NIC, name="d", protected=True))
+    yard.see(claim("u2", NIC, name="d", has_finalizer=True))
     yard.hear(ev.ClaimGone(yard.at, "a", "c"))
     yard.now += 600_000
     yard.hear(ev.SourceFresh(yard.at, ev.WatchedSource.PODS))
@@ -399,17 +406,17 @@ def test_a_new_leader_removes_finalizers_that_no_pod_needs_and_adds_those_that_l
 
 
 def test_a_finalizer_that_is_not_seen_removed_is_removed_again_at_its_new_version() -> None:
-    yard = Yard(claim("u1", NIC, protected=True))
-    yard.see(replace(claim("u1", NIC, protected=True), version="v9"))
+    yard = Yard(claim("u1", NIC, has_finalizer=True))
+    yard.see(replace(claim("u1", NIC, has_finalizer=True), resource_version="v9"))
     yard.now += 60_000
     yard.hear(ev.SourceFresh(yard.at, ev.WatchedSource.PODS))
     assert [each.version for each in yard.all(UnprotectClaim)] == ["v-u1", "v9"]
 
 
 def test_a_finalizer_stays_while_a_held_pod_names_the_claim_unless_it_is_being_deleted() -> None:
-    yard = Yard(claim("u1", NIC, protected=True), pod(gates=("fairgate.io/queue", "other")))
+    yard = Yard(claim("u1", NIC, has_finalizer=True), pod(gates=("fairgate.io/queue", "other")))
     assert yard.all(UnprotectClaim) == []
-    yard.see(claim("u1", NIC, protected=True, terminating=True))
+    yard.see(claim("u1", NIC, has_finalizer=True, terminating=True))
     assert yard.all(UnprotectClaim) == []
     yard.now += SETTLE_MS
     yard.hear(ev.SourceFresh(yard.at, ev.WatchedSource.PODS))
@@ -419,7 +426,7 @@ def test_a_finalizer_stays_while_a_held_pod_names_the_claim_unless_it_is_being_d
 def test_in_mode_observe_every_finalizer_is_removed() -> None:
     yard = Yard(claim("u1", NIC))
     yard.release(pod())
-    yard.see(claim("u1", NIC, protected=True))
+    yard.see(claim("u1", NIC, has_finalizer=True))
     yard.hear(ev.PolicyObserved(yard.at, Policy(mode=Mode.OBSERVE)))
     assert len(yard.all(UnprotectClaim)) == 1
     yard.see(claim("u1", NIC))
@@ -429,7 +436,7 @@ def test_in_mode_observe_every_finalizer_is_removed() -> None:
 
 
 def test_an_adoption_records_the_claims_that_the_pod_has() -> None:
-    past = pod(gates=(), since=Millis(1), node=NODE)
+    past = pod(gates=(), created_at=Millis(1), node=NODE)
     yard = Yard(claim("u1", devices(2)), past)
     assert yard.all(Adopt)[0].claims == (GrantedClaim("c", Uid("u1"), {GPU: 2}),)
 
@@ -447,7 +454,7 @@ def test_a_release_that_did_not_happen_binds_no_later_one() -> None:
     yard.hear(ev.ReleaseAnswered(yard.at, pod().uid, ReleaseOutcome.HELD))
     yard.hear(ev.ClaimGone(yard.at, "a", "c"))
     yard.see(claim("u2", NIC))
-    yard.see(pod(gates=(), release=ADOPTED))  # released by hand
+    yard.see(pod(gates=(), release_annotation=RELEASE_ADOPTED))  # released by hand
     assert yard.all(Bypassed) == []
 
 
@@ -459,11 +466,11 @@ def test_an_engine_that_does_not_lead_keeps_nothing_of_claims_that_are_gone() ->
         engine.handle(ev.ClaimObserved(SINCE, claim("u", NIC, name=f"c{number}")))
         engine.handle(ev.ClaimGone(SINCE, "a", f"c{number}"))
     engine.handle(ev.Pass(SINCE))
-    assert engine._claimants.take_touched() == ([], {})
+    assert engine._claim_charges.drain_changed() == ([], {})
 
 
 def test_a_pod_that_changes_makes_no_other_pod_of_its_claim_be_judged() -> None:
-    yard = Yard(claim("u1", NIC, protected=True))
+    yard = Yard(claim("u1", NIC, has_finalizer=True))
     pods = [yard.release(replace(pod(), uid=Uid(f"a/{n}"), name=f"{n}")) for n in range(20)]
     judged: list[Uid] = []
     judge = yard.engine._exchanges._judge

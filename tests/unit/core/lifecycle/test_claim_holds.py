@@ -33,7 +33,11 @@ class Yard:
     def __init__(self, devices: int = 8) -> None:
         self.engine = Engine(
             ManagedResources([GPU]),
-            EngineOptions(classes={GPUS.name: GPU}, selectors=Words(), paced=False),
+            EngineOptions(
+                resource_by_device_class={GPUS.name: GPU},
+                selector_evaluator=Words(),
+                follows_binding_rate=False,
+            ),
         )
         self.pods: dict[str, Pod] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
@@ -42,7 +46,7 @@ class Yard:
         room = {CPU: 64_000, PODS: 100}
         self.hear(
             ev.NodeObserved(AT, Node(N1, {}, room, True)),
-            ev.ClassObserved(AT, replace(GPUS, stated=GPU)),
+            ev.ClassObserved(AT, replace(GPUS, extended_resource=GPU)),
             ev.SliceObserved(AT, published("n1", *gpus(devices))),
             *(ev.SourceFresh(AT, source) for source in ev.WatchedSource),
             ev.Installed(AT, AT),
@@ -74,9 +78,9 @@ class Yard:
                 pod = self.pods[name] = replace(
                     self.pods[name],
                     gates=(),
-                    release=order.stamp,
+                    release_annotation=order.stamp,
                     pool=order.intent.pool,
-                    granted=order.claims,
+                    granted_claims=order.claims,
                     node=N1,
                 )
                 answer = ev.ReleaseAnswered(AT, pod.uid, ReleaseOutcome.RELEASED)
@@ -85,7 +89,7 @@ class Yard:
 
     def _protected(self, ref: ClaimAddress) -> ev.NewsEvent:
         claim = self.claims[ref.namespace, ref.name]
-        return ev.ClaimObserved(self.at, replace(claim, protected=True))
+        return ev.ClaimObserved(self.at, replace(claim, has_finalizer=True))
 
     def see(self, *pods: Pod) -> list[str]:
         self.pods |= {pod.name: pod for pod in pods}
@@ -112,7 +116,9 @@ class Yard:
 
 def user_of(name: str, claim: str) -> Pod:
     plain = {CPU: 1000, PODS: 1}
-    return replace(held_pod(name, "a"), demand=plain, plain=plain, claims=(ClaimRef("c", claim),))
+    return replace(
+        held_pod(name, "a"), demand=plain, container_requests=plain, claims=(ClaimRef("c", claim),)
+    )
 
 
 def plain(name: str, devices: int) -> Pod:
@@ -150,7 +156,9 @@ def test_the_claim_that_the_scheduler_makes_for_an_extended_resource_is_not_char
     yard = Yard()
     yard.see(plain("p", 2))
     own = replace(
-        allocated("p-extended", "n1", "gpu-0", "gpu-1"), owner=yard.pods["p"].uid, of_extended=True
+        allocated("p-extended", "n1", "gpu-0", "gpu-1"),
+        owner=yard.pods["p"].uid,
+        is_of_extended_resources=True,
     )
     yard.put(own)
     assert (yard.used, yard.free) == (2, 6)
@@ -175,7 +183,7 @@ def test_a_claim_that_outlives_its_pod_holds_its_devices_until_it_is_deallocated
     assert (yard.used, yard.free) == (3, 5)
     yard.end("p")
     assert (yard.used, yard.free) == (0, 5)
-    yard.put(replace(held, allocated=None))
+    yard.put(replace(held, allocated_devices=None))
     assert (yard.used, yard.free) == (0, 8)
 
 
@@ -194,10 +202,10 @@ def test_an_allocated_claim_counts_as_the_devices_that_it_has() -> None:
     yard.put(replace(waiting("c"), requests=(asks,)))
     yard.see(user_of("p", "c"))
     assert yard.used == 4
-    device = allocated("c", "n1", "gpu-0").allocated
+    device = allocated("c", "n1", "gpu-0").allocated_devices
     assert device is not None
     got = AllocatedDevice("r/small", device[0].device)
-    yard.put(replace(waiting("c"), requests=(asks,), allocated=(got,)))
+    yard.put(replace(waiting("c"), requests=(asks,), allocated_devices=(got,)))
     assert yard.used == 1
     assert yard.complaints() == []
 
@@ -221,7 +229,7 @@ def test_a_pod_for_all_devices_is_counted_again_when_nodes_change() -> None:
 
 def test_a_claim_of_a_pod_group_is_charged_to_one_of_its_pods() -> None:
     yard = Yard()
-    yard.put(replace(waiting("shared", 3), of_group=True))
+    yard.put(replace(waiting("shared", 3), is_of_group=True))
     refs = (ClaimRef("c", "shared", True),)
     pods = [replace(user_of(f"p{i}", "shared"), claims=refs) for i in range(3)]
     assert yard.see(*pods) == ["p0", "p1", "p2"]

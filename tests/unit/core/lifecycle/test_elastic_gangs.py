@@ -18,7 +18,7 @@ def members(count: int, least: int = 2, size: int = 4, **more: object) -> list[P
 
 
 def elastic(number: int, least: int = 2, size: int = 4, **more: object) -> Pod:
-    return replace(member(number, size, "train", **more), gang_least=least)
+    return replace(member(number, size, "train", **more), gang_min_count=least)
 
 
 def of_group(count: int) -> list[Pod]:
@@ -26,11 +26,13 @@ def of_group(count: int) -> list[Pod]:
 
 
 def group(least: int) -> ev.GroupObserved:
-    stated = GangDeclaration("a", "podgroup/g", UNBOUNDED, least=least)
+    stated = GangDeclaration("a", "podgroup/g", UNBOUNDED, min_count=least)
     return ev.GroupObserved(Millis(1000), stated)
 
 
-BASIC = ev.GroupObserved(Millis(1000), GangDeclaration("a", "podgroup/g", 1, apart=True))
+BASIC = ev.GroupObserved(
+    Millis(1000), GangDeclaration("a", "podgroup/g", 1, is_released_singly=True)
+)
 
 
 # Release.
@@ -89,8 +91,8 @@ def test_the_minimum_waits_for_a_replacement_and_further_pods_with_it() -> None:
 
 
 def test_the_pods_of_a_released_minimum_that_a_leader_left_go_first() -> None:
-    left = [replace(pod, release="0@7.0") for pod in members(4, least=3, size=6)]
-    run = replace(left[0], gates=(), release="7.1")
+    left = [replace(pod, release_annotation="0@7.0") for pod in members(4, least=3, size=6)]
+    run = replace(left[0], gates=(), release_annotation="7.1")
     lead = Lead(3, run, *left[1:])
     assert lead.released == ["g1", "g2"]
 
@@ -138,7 +140,7 @@ def test_a_lowered_minimum_evicts_nothing_and_starts_what_waits() -> None:
 def test_the_numbers_on_the_newest_pod_apply() -> None:
     lead = Lead()
     lead.see(*members(3, least=4, size=8))
-    lead.see(elastic(3, least=2, size=8, since=950))
+    lead.see(elastic(3, least=2, size=8, created_at=950))
     assert len(lead.released) == 4
 
 
@@ -175,7 +177,7 @@ def test_a_restart_concerns_the_minimum_only(lost: int) -> None:
     lead = Lead()
     lead.runs = False
     pods = members(4, least=3, size=4)
-    lead.see(*(replace(pod, owner="job", gang_anew=True) for pod in pods))
+    lead.see(*(replace(pod, owner="job", restart_gang=True) for pod in pods))
     lead.gone(*(pod.uid for pod in pods[:lost]))
     lead.wait(1)
     assert lead.going() == (["g2", "g3"] if lost == 2 else [])
@@ -189,9 +191,9 @@ def test_the_owner_is_told_how_many_of_how_many_run() -> None:
     pods = members(8, least=4, size=8)
     lead.see(*pods)
     assert "gang train runs with 5 of up to 8 pods" in lead.text(pods[6])
-    shown = lead.engine.queries.released(pods[0].uid)
+    shown = lead.engine.queries.released_view(pods[0].uid)
     assert shown is not None
-    assert shown.elastic == "; its gang train runs with 5 of up to 8 pods"
+    assert shown.elastic_gang_clause == "; its gang train runs with 5 of up to 8 pods"
 
 
 def test_the_owner_is_told_with_how_many_pods_a_gang_starts() -> None:

@@ -135,7 +135,9 @@ def test_a_gang_that_succeeded_whole_counts_for_nothing_in_the_next_of_its_name(
 
 
 def test_what_succeeded_before_a_leader_came_counts_too() -> None:
-    done = [replace(p, phase=Phase.FINISHED, gates=(), release="7.1") for p in members(3)]
+    done = [
+        replace(p, phase=Phase.FINISHED, gates=(), release_annotation="7.1") for p in members(3)
+    ]
     lead = Lead(8, *done, member(9))
     assert lead.released == ["g9"]
 
@@ -160,7 +162,7 @@ def test_an_incomplete_gang_is_reported_once() -> None:
     assert lead.told == []
     assert "more than" not in lead.text(pods[0])
     lead.wait(2 * MINUTE)
-    assert [(t.ref.name, t.notice) for t in lead.told] == [
+    assert [(t.ref.name, t.reason) for t in lead.told] == [
         (p.name, EventReason.WAITING) for p in pods
     ]
     assert "3 of 4 pods are there, for more than 600 s" in lead.text(pods[0])
@@ -296,7 +298,7 @@ def test_while_it_is_given_back_nothing_more_of_it_is_released() -> None:
 
 def test_nobody_is_evicted_where_all_is_only_observed() -> None:
     lead = Lead(policy=Policy(mode=Mode.OBSERVE))
-    broken(lead, members(4, gang_anew=True))
+    broken(lead, members(4, restart_gang=True))
     lead.wait(60 * MINUTE)
     assert lead.expelled == []
 
@@ -304,7 +306,9 @@ def test_nobody_is_evicted_where_all_is_only_observed() -> None:
 def test_what_a_new_leader_finds_running_is_left_alone() -> None:
     """A new leader cannot know whether all pods ever ran together."""
     half = [
-        replace(member(n), gates=(), release=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING)
+        replace(
+            member(n), gates=(), release_annotation=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING
+        )
         for n in range(3)
     ]
     lead = Lead(8, *half)
@@ -315,10 +319,12 @@ def test_what_a_new_leader_finds_running_is_left_alone() -> None:
 @pytest.mark.parametrize("leaves", [False, True])
 def test_what_a_new_leader_finds_and_nothing_of_it_runs_is_given_back(leaves: bool) -> None:
     """An earlier leader was about to evict it, and that process has ended."""
-    there = replace(member(0), gates=(), release="7.1", node=NODE, phase=Phase.PENDING)
+    there = replace(member(0), gates=(), release_annotation="7.1", node=NODE, phase=Phase.PENDING)
     found = [there]
     if leaves:
-        going = replace(member(4), gates=(), release="7.2", node=NODE, phase=Phase.RUNNING)
+        going = replace(
+            member(4), gates=(), release_annotation="7.2", node=NODE, phase=Phase.RUNNING
+        )
         found.append(replace(going, terminating=True))
     lead = Lead(2, *found, member(1), member(2))
     lead.wait(9 * MINUTE)
@@ -329,11 +335,15 @@ def test_what_a_new_leader_finds_and_nothing_of_it_runs_is_given_back(leaves: bo
 
 def test_what_a_dead_leader_left_half_gives_back_if_the_rest_finds_no_room() -> None:
     half = [
-        replace(member(n), gates=(), release=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING)
+        replace(
+            member(n), gates=(), release_annotation=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING
+        )
         for n in range(2)
     ]
-    rest = [replace(member(n), release="0@8") for n in (2, 3)]
-    big = replace(held_pod("b", "b"), gates=(), release="7.9", node=NODE, phase=Phase.RUNNING)
+    rest = [replace(member(n), release_annotation="0@8") for n in (2, 3)]
+    big = replace(
+        held_pod("b", "b"), gates=(), release_annotation="7.9", node=NODE, phase=Phase.RUNNING
+    )
     lead = Lead(4, *half, *rest, replace(big, demand={GPU: 2}))
     assert lead.released == []
     lead.wait(10 * MINUTE)
@@ -348,14 +358,14 @@ def test_what_a_dead_leader_left_half_gives_back_if_the_rest_finds_no_room() -> 
 
 def test_a_gang_that_asks_for_it_begins_anew_when_one_fails_before_all_run() -> None:
     lead = Lead()
-    broken(lead, members(4, gang_anew=True))
+    broken(lead, members(4, restart_gang=True))
     assert lead.going() == ["g1", "g2", "g3"]
     assert "fairgate.io/gang-failure: restart" in lead.expelled[0].why
     lead.gone("a/g1", "a/g2", "a/g3")
     lead.runs = True
-    lead.see(*(member(n, gang_anew=True) for n in (10, 11, 12)))
+    lead.see(*(member(n, restart_gang=True) for n in (10, 11, 12)))
     assert len(lead.released) == 4
-    lead.see(member(13, gang_anew=True))
+    lead.see(member(13, restart_gang=True))
     assert len(lead.released) == 4
     lead.wait(PAUSE)
     assert len(lead.released) == 8
@@ -365,7 +375,7 @@ def test_a_gang_that_asks_for_it_begins_anew_when_one_fails_before_all_run() -> 
 def test_a_pod_that_failed_counts_as_one_that_is_gone() -> None:
     lead = Lead()
     lead.runs = False
-    lead.see(*members(4, gang_anew=True))
+    lead.see(*members(4, restart_gang=True))
     lead.finish("a/g0", failed=True)
     assert lead.going() == ["g1", "g2", "g3"]
 
@@ -373,7 +383,7 @@ def test_a_pod_that_failed_counts_as_one_that_is_gone() -> None:
 def test_a_pod_that_succeeded_early_is_no_failure() -> None:
     lead = Lead()
     lead.runs = False
-    lead.see(*members(4, gang_anew=True))
+    lead.see(*members(4, restart_gang=True))
     lead.finish("a/g0")
     lead.wait(60 * MINUTE)
     assert lead.expelled == []
@@ -389,7 +399,7 @@ def test_keep_goes_on_and_the_replacement_takes_its_place() -> None:
 
 def test_once_all_have_run_a_failure_is_the_owners_business() -> None:
     lead = Lead()
-    lead.see(*members(4, gang_anew=True))
+    lead.see(*members(4, restart_gang=True))
     lead.finish("a/g0", failed=True)
     lead.wait(60 * MINUTE)
     assert lead.expelled == []
@@ -402,7 +412,7 @@ def test_what_ran_whole_and_lost_a_pod_for_good_is_reported_and_left_alone() -> 
     lead.see(member(9))
     lead.told.clear()
     lead.wait(10 * MINUTE)
-    assert lead.told[0].notice is EventReason.WAITING
+    assert lead.told[0].reason is EventReason.WAITING
     waiting = lead.engine.queries.wait_reason(lead.told[0].ref.uid)
     assert "3 of 4 pods are there, for more than" in (waiting or "")
     assert lead.expelled == []
@@ -410,9 +420,9 @@ def test_what_ran_whole_and_lost_a_pod_for_good_is_reported_and_left_alone() -> 
 
 def test_a_gang_that_ran_once_begins_like_any_other_when_all_of_it_is_made_anew() -> None:
     lead = Lead(gpus=4)
-    lead.see(*members(4, gang_anew=True))
+    lead.see(*members(4, restart_gang=True))
     lead.see(*(replace(p, terminating=True) for p in list(lead.pods.values())))
-    lead.see(*(member(n, gang_anew=True) for n in (5, 6, 7, 8)))
+    lead.see(*(member(n, restart_gang=True) for n in (5, 6, 7, 8)))
     lead.gone(*(f"a/g{n}" for n in range(3)))
     assert lead.expelled == []
     lead.runs = False
@@ -424,7 +434,7 @@ def test_a_gang_that_ran_once_begins_like_any_other_when_all_of_it_is_made_anew(
 
 def test_a_gang_that_waits_does_not_begin_anew() -> None:
     lead = Lead(gpus=0)
-    lead.see(*members(4, gang_anew=True))
+    lead.see(*members(4, restart_gang=True))
     lead.gone("a/g0")
     lead.wait(MINUTE)
     assert lead.expelled == []
@@ -433,14 +443,17 @@ def test_a_gang_that_waits_does_not_begin_anew() -> None:
 def test_a_standby_that_takes_over_does_not_begin_anew_what_is_long_past() -> None:
     lead = Lead()
     lead.hear(ev.LeadershipLost(lead.at))
-    pods = [replace(p, gates=(), release="9.1", node=NODE) for p in members(4, gang_anew=True)]
-    lead.see(*members(4, gang_anew=True))
+    pods = [
+        replace(p, gates=(), release_annotation="9.1", node=NODE)
+        for p in members(4, restart_gang=True)
+    ]
+    lead.see(*members(4, restart_gang=True))
     lead.see(*pods)
     lead.gone("a/g0")
     lead.gone("a/g1", "a/g2", "a/g3")
-    again = [member(n, gang_anew=True) for n in (5, 6, 7, 8)]
+    again = [member(n, restart_gang=True) for n in (5, 6, 7, 8)]
     lead.see(*again)
-    lead.see(*(replace(p, gates=(), release="9.2", node=NODE) for p in again))
+    lead.see(*(replace(p, gates=(), release_annotation="9.2", node=NODE) for p in again))
     lead.hear(ev.LeadershipGained(lead.at, 10), ev.StoreReady(lead.at))
     assert lead.expelled == []
 
@@ -458,10 +471,10 @@ def test_what_crashes_again_and_again_starts_anew_after_twice_as_long_each_time(
 
 def test_the_pause_counts_from_the_loss_and_not_from_the_end_of_the_last_pod() -> None:
     lead = Lead()
-    broken(lead, members(4, gang_anew=True))
+    broken(lead, members(4, restart_gang=True))
     lead.wait(PAUSE)
     lead.gone("a/g1", "a/g2", "a/g3")
-    lead.see(*(member(n, gang_anew=True) for n in (10, 11, 12, 13)))
+    lead.see(*(member(n, restart_gang=True) for n in (10, 11, 12, 13)))
     assert len(lead.released) == 8
 
 
@@ -471,10 +484,10 @@ def test_once_all_have_run_the_next_loss_counts_as_the_first() -> None:
         round_of(lead, number)
     lead.wait(PAUSE << 2)
     lead.runs = True
-    lead.see(*(member(n, gang_anew=True) for n in (50, 51, 52, 53)))
+    lead.see(*(member(n, restart_gang=True) for n in (50, 51, 52, 53)))
     lead.gone(*(f"a/g{n}" for n in (50, 51, 52, 53)))
     round_of(lead, 6)
-    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    lead.see(*(member(n, restart_gang=True) for n in (70, 71, 72, 73)))
     before = len(lead.released)
     lead.wait(PAUSE)
     assert len(lead.released) == before + 4
@@ -487,7 +500,7 @@ def test_a_gang_that_lost_nothing_for_long_is_forgiven() -> None:
     lead.wait((PAUSE << 1) + LONG)
     round_of(lead, 2)
     before = len(lead.released)
-    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    lead.see(*(member(n, restart_gang=True) for n in (70, 71, 72, 73)))
     lead.wait(PAUSE)
     assert len(lead.released) == before + 4
 
@@ -495,14 +508,14 @@ def test_a_gang_that_lost_nothing_for_long_is_forgiven() -> None:
 def test_no_other_gang_of_the_same_user_waits_for_it() -> None:
     lead = Lead()
     round_of(lead, 0)
-    lead.see(*members(4, gang="other", gang_anew=True))
+    lead.see(*members(4, gang="other", restart_gang=True))
     assert len(lead.released) == 8
 
 
 def test_the_engine_asks_to_be_woken_when_a_gang_may_start_anew() -> None:
     lead = Lead()
     lead.runs = False
-    lead.see(*members(4, gang_anew=True))
+    lead.see(*members(4, restart_gang=True))
     effects = lead.engine.handle(ev.PodGone(lead.at, Uid("a/g0")))
     effects += lead.engine.handle(ev.Pass(lead.at))
     for each in [*lead.pods][1:]:
@@ -516,19 +529,19 @@ def test_who_waits_to_start_anew_is_told_why_and_until_when() -> None:
     round_of(lead, 0)
     lead.wait(4_000)
     lead.told.clear()
-    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
-    why = lead.engine.queries.why(Uid("a/g70"))
+    lead.see(*(member(n, restart_gang=True) for n in (70, 71, 72, 73)))
+    why = lead.engine.queries.explain_wait(Uid("a/g70"))
     assert why is not None
     assert why.rule is Rule.GANG_DEFERRED
     assert "tried again in 6 s: a pod of its gang train failed or was deleted" in why.text
     assert why.remedies == ("pods of gang train that run until the whole gang runs",)
-    assert EventReason.HELD in {each.notice for each in lead.told}
+    assert EventReason.HELD in {each.reason for each in lead.told}
 
 
 def test_where_all_is_only_observed_nobody_waits_to_start_anew() -> None:
     lead = Lead()
     round_of(lead, 0)
-    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    lead.see(*(member(n, restart_gang=True) for n in (70, 71, 72, 73)))
     assert len(lead.released) == 4
     lead.hear(ev.PolicyObserved(lead.at, Policy(mode=Mode.OBSERVE)))
     assert len(lead.released) == 8

@@ -32,12 +32,12 @@ from tests.support.gang_term import EPOCH, GPU, Term
 
 
 def member(number: int, size: int = 4, release: str = "0", **more: object) -> Pod:
-    pod = held_pod(f"g{number}", "a", **more)  # type: ignore[arg-type]
-    return replace(pod, gang="train", gang_size=size, release=release)
+    pod = replace(held_pod(f"g{number}", "a"), **more)  # type: ignore[arg-type]
+    return replace(pod, gang="train", gang_size=size, release_annotation=release)
 
 
 def running(pod: Pod, release: str) -> Pod:
-    return replace(pod, gates=(), release=release, node=NodeName("n0"))
+    return replace(pod, gates=(), release_annotation=release, node=NodeName("n0"))
 
 
 def half(size: int = 4, done: int = 2) -> list[Pod]:
@@ -55,7 +55,7 @@ def test_an_incomplete_gang_is_held() -> None:
 def test_a_complete_gang_is_released_together() -> None:
     term = Term(*map(member, range(4)))
     assert sorted(term.names()) == ["g0", "g1", "g2", "g3"]
-    assert {order.together for order in term.released} == {4}
+    assert {order.batch_size for order in term.released} == {4}
 
 
 def test_a_gang_that_does_not_fit_releases_nothing() -> None:
@@ -71,7 +71,7 @@ def test_the_rest_of_a_half_released_gang_goes_before_everybody() -> None:
 
 
 def test_what_a_crash_left_whole_waits_its_turn() -> None:
-    fenced = [member(n, release=f"0@{EPOCH}", since=500) for n in range(4)]
+    fenced = [member(n, release=f"0@{EPOCH}", created_at=500) for n in range(4)]
     older = [held_pod(f"u{n}", "a", since=0) for n in range(4)]
     term = Term(*fenced, *older, gpus=4)
     assert sorted(term.names()) == ["u0", "u1", "u2", "u3"]
@@ -79,7 +79,7 @@ def test_what_a_crash_left_whole_waits_its_turn() -> None:
 
 def test_a_replacement_does_not_jump_the_queue() -> None:
     gang = [running(member(n), f"7.{n + 1}") for n in range(3)]
-    replacement = member(9, since=500)
+    replacement = member(9, created_at=500)
     older = held_pod("u", "a", since=0)
     term = Term(*gang, replacement, older, gpus=4)
     assert term.names() == ["u"]
@@ -87,7 +87,7 @@ def test_a_replacement_does_not_jump_the_queue() -> None:
 
 def test_a_replacement_that_came_meanwhile_waits_until_the_rest_is_released() -> None:
     gang = half(4, 2)[:3]  # the last pod was deleted
-    replacement = member(9, since=900)
+    replacement = member(9, created_at=900)
     term = Term(*gang, replacement, gpus=3)
     assert term.names() == ["g2"]
     term.hear(ev.ReleaseAnswered(Millis(1000), Uid("a/g2"), ReleaseOutcome.RELEASED))
@@ -141,7 +141,7 @@ def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
     term = Term(*gang, other, small, gpus=4)
     assert term.names() == []  # one device is free and reserved
     assert "2 of gang train run already" in term.text(gang[3])
-    why = term.engine.queries.why(gang[3].uid)
+    why = term.engine.queries.explain_wait(gang[3].uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert term.hear(ev.PodGone(Millis(2000), other.uid)) == ["g2", "g3"]
@@ -155,13 +155,13 @@ def test_a_rest_that_can_never_fit_keeps_nobody_waiting() -> None:
 def test_a_rest_goes_where_the_others_are() -> None:
     term = Term(*half())
     assert {order.intent.pool for order in term.released} == {"default"}
-    assert {order.together for order in term.released} == {2}
+    assert {order.batch_size for order in term.released} == {2}
 
 
 def racks() -> Term:
     """Pools a and b with one node each in rack r0. One pod of a confined gang runs in pool a."""
     near = TopologyConstraint("rack", True)
-    mate = replace(running(member(0, 2), "7.1"), near=near, pool=PoolName("a"))
+    mate = replace(running(member(0, 2), "7.1"), topology=near, pool=PoolName("a"))
     term = Term(replace(mate, phase=Phase.RUNNING), lead=False)
     for name in ("a", "b"):
         pool = Pool(PoolName(name), {"in": name}, topology=("rack",))
@@ -176,14 +176,14 @@ def racks() -> Term:
 
 
 def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_pool_is_gone() -> None:
-    term, late = racks(), replace(member(1, 2), near=TopologyConstraint("rack", True))
+    term, late = racks(), replace(member(1, 2), topology=TopologyConstraint("rack", True))
     term.hear(ev.PoolGone(Millis(2000), PoolName("a")))
     assert term.hear(ev.PodObserved(Millis(2000), late)) == []
     assert "must stay together, and its other pods are in another pool" in term.text(late)
 
 
 def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_rack_is_gone() -> None:
-    term, late = racks(), replace(member(1, 2), near=TopologyConstraint("rack", True))
+    term, late = racks(), replace(member(1, 2), topology=TopologyConstraint("rack", True))
     relabelled = Node(NodeName("n0"), {"in": "a"}, {GPU: 8, PODS: 110}, True)
     term.hear(ev.NodeObserved(Millis(2000), relabelled))
     assert term.hear(ev.PodObserved(Millis(2000), late)) == []
@@ -199,12 +199,16 @@ def test_a_standby_answers_why_as_the_leader_does(stays: int) -> None:
     pods = [*(held_pod(f"p{n}", "ab"[n % 2], since=n) for n in range(4)), *map(member, range(3))]
     leader, standby = Term(full, *pods, gpus=1), Term(full, *pods, gpus=1, lead=False)
     for pod in pods:
-        assert standby.engine.queries.why(pod.uid) == leader.engine.queries.why(pod.uid)
+        assert standby.engine.queries.explain_wait(pod.uid) == leader.engine.queries.explain_wait(
+            pod.uid
+        )
     gone = ev.PodGone(Millis(2000), pods[stays].uid)
     leader.hear(gone)
     standby.hear(gone)
     for pod in pods:
-        assert standby.engine.queries.why(pod.uid) == leader.engine.queries.why(pod.uid)
+        assert standby.engine.queries.explain_wait(pod.uid) == leader.engine.queries.explain_wait(
+            pod.uid
+        )
     assert standby.engine.queries.view() == leader.engine.queries.view()
 
 
@@ -212,7 +216,7 @@ def test_nobody_is_told_twice_that_the_gang_is_not_complete() -> None:
     term = Term(gpus=4)
     for n in range(3):
         term.hear(ev.PodObserved(Millis(1000), member(n)))
-    assert [tell.notice for tell in term.told] == [EventReason.HELD] * 3
+    assert [tell.reason for tell in term.told] == [EventReason.HELD] * 3
 
 
 def tenant(limit: int) -> Tenant:
@@ -233,12 +237,14 @@ def test_a_rest_that_a_limit_forbids_keeps_nobody_waiting() -> None:
 
 def test_a_gang_whose_mates_have_ended_keeps_no_room_of_others_any_more() -> None:
     a = running(member(0, 2), "7.1")
-    rest = replace(member(1, 2, release="0@8", since=100), demand={GPU: 4})
+    rest = replace(member(1, 2, release="0@8", created_at=100), demand={GPU: 4})
     busy = running(replace(held_pod("busy", "b"), demand={GPU: 4}), "7.9")
     term = Term(a, rest, busy, gpus=8)
     others = [held_pod(f"s{n}", "c", since=2500) for n in range(4)]
     assert term.hear(*(ev.PodObserved(Millis(1500), pod) for pod in others)) == []
-    again = replace(member(7, 2, since=2000), demand={GPU: 6})  # never fits together with the rest
+    again = replace(
+        member(7, 2, created_at=2000), demand={GPU: 6}
+    )  # never fits together with the rest
     freed = term.hear(ev.PodGone(Millis(2000), a.uid), ev.PodObserved(Millis(2000), again), at=2000)
     assert freed == ["s0", "s1", "s2", "s3"]
 

@@ -13,18 +13,18 @@ from app.core import events as ev
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.group_tree import GroupTree
 from app.core.model import Millis, NodeName, Pod, Uid, UnmanagedPod
-from app.core.podspec.pod_groups import ASKED, UNBOUNDED, GangDeclaration
+from app.core.podspec.pod_groups import SIZE_FROM_GROUP, UNBOUNDED, GangDeclaration
 from tests.support.gang_driver import Lead, member
 
 AT = Millis(1000)
 LEAF = GangDeclaration("a", "", UNBOUNDED)
-A = replace(LEAF, name="podgroup/a", least=2, parent="t")
-B = replace(LEAF, name="podgroup/b", least=3, parent="t")
-ROOT = replace(LEAF, name="compositepodgroup/t", least=2)
+A = replace(LEAF, name="podgroup/a", min_count=2, parent="t")
+B = replace(LEAF, name="podgroup/b", min_count=3, parent="t")
+ROOT = replace(LEAF, name="compositepodgroup/t", min_count=2)
 
 
 def of(group: str, *numbers: int, **more: object) -> list[Pod]:
-    return [member(n, ASKED, f"podgroup/{group}", **more) for n in numbers]
+    return [member(n, SIZE_FROM_GROUP, f"podgroup/{group}", **more) for n in numbers]
 
 
 def stated(*groups: GangDeclaration) -> list[ev.GroupObserved]:
@@ -62,7 +62,7 @@ def test_more_pods_of_one_group_do_not_stand_for_another_group() -> None:
     lead.hear(*stated(ROOT, A, B))
     lead.see(*of("a", 0, 1, 5, 6), *of("b", 2, 3))
     assert lead.released == []
-    why = lead.engine.queries.why(of("a", 0)[0].uid)
+    why = lead.engine.queries.explain_wait(of("a", 0)[0].uid)
     assert why is not None
     assert "too few of its pod groups have enough pods" in why.text
     assert "enough pods in more pod groups of gang compositepodgroup/t" in why.remedies
@@ -83,7 +83,7 @@ def test_nothing_of_the_tree_starts_before_its_minimum_fits() -> None:
 def test_the_tree_starts_with_as_many_groups_as_it_needs() -> None:
     """One of the two groups is enough. The pods of the other one are further pods."""
     lead = Lead(gpus=3)
-    lead.hear(*stated(replace(ROOT, least=1), A, B))
+    lead.hear(*stated(replace(ROOT, min_count=1), A, B))
     lead.see(*of("a", 0), *of("b", 2, 3, 4))
     assert lead.released == ["g2", "g3", "g4"]
     lead.see(*of("a", 1))
@@ -168,15 +168,15 @@ def test_a_deleted_tree_changes_no_gang() -> None:
 @pytest.mark.parametrize(
     "groups",
     [
-        (replace(A, parent="", preemption="PreemptLowerPriority"),),
-        (replace(ROOT, least=1, preemption="PreemptLowerPriority"), A),
+        (replace(A, parent="", preemption_policy="PreemptLowerPriority"),),
+        (replace(ROOT, min_count=1, preemption_policy="PreemptLowerPriority"), A),
     ],
 )
 def test_a_group_with_another_preemption_policy_than_its_pods_waits(
     groups: tuple[GangDeclaration, ...],
 ) -> None:
     lead = Lead()
-    pods = of("a", 0, 1, preemption="Never")
+    pods = of("a", 0, 1, preemption_policy="Never")
     lead.hear(*stated(*groups))
     lead.see(*pods)
     lead.wait(3_600_000)
@@ -184,14 +184,14 @@ def test_a_group_with_another_preemption_policy_than_its_pods_waits(
     assert "has the preemption policy PreemptLowerPriority and its pods have Never" in lead.text(
         pods[0]
     )
-    lead.hear(*stated(replace(groups[0], preemption="Never"), *groups[1:]))
+    lead.hear(*stated(replace(groups[0], preemption_policy="Never"), *groups[1:]))
     assert lead.released == ["g0", "g1"]
 
 
 def test_a_group_without_a_preemption_policy_has_that_of_its_pods() -> None:
     lead = Lead()
     lead.hear(*stated(replace(A, parent="")))
-    lead.see(*of("a", 0, 1, preemption="Never"))
+    lead.see(*of("a", 0, 1, preemption_policy="Never"))
     assert lead.released == ["g0", "g1"]
 
 
@@ -220,9 +220,9 @@ def keys(*ages: int) -> list[QueueKey]:
 def test_the_oldest_pods_that_complete_a_tree_start(
     present: dict[str, int], ready: dict[str, list[QueueKey]], expected: list[QueueKey] | None
 ) -> None:
-    assert NESTED.lacking(present, ready) == expected
+    assert NESTED.pods_to_complete(present, ready) == expected
 
 
 def test_the_smallest_number_of_pods_counts_missing_groups_as_one_pod() -> None:
-    assert NESTED.fewest == 3
-    assert GroupTree("root", 3, (GroupTree("a", 2),)).fewest == 4
+    assert NESTED.min_pods == 3
+    assert GroupTree("root", 3, (GroupTree("a", 2),)).min_pods == 4

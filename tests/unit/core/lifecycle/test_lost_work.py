@@ -8,7 +8,7 @@ import pytest
 
 from app.core.lifecycle.lost_work import lost_device_time, lost_time
 from app.core.model import Millis, Resource
-from app.core.podspec.device_fractions import about_devices
+from app.core.podspec.device_fractions import estimate_devices
 
 NOW = Millis(100_000)
 
@@ -46,5 +46,5 @@ def test_devices_and_their_fractions_count_and_nothing_else(
     demand: dict[str, int], devices: Fraction
 ) -> None:
     amounts = {Resource(r): value for r, value in demand.items()}
-    assert about_devices(amounts) == devices
+    assert estimate_devices(amounts) == devices
     assert lost_device_time(amounts, Millis(7_000)) == int(devices * 7_000)

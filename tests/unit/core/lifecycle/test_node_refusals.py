@@ -12,7 +12,7 @@ from app.core import events as ev
 from app.core.effects import Effect, EmitEvent, EventReason, NodeRefused, Release
 from app.core.engine import Engine
 from app.core.explain.reasons import Rule
-from app.core.lifecycle.node_refusals import FIRST_MS, LONGEST_MS, TRIAL_MS, refusal
+from app.core.lifecycle.node_refusals import FIRST_MS, LONGEST_MS, TRIAL_MS, refusal_reason
 from app.core.model import Millis, Node, NodeName, Phase, Pod, ReleaseOutcome
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.k8s_types import objects
@@ -58,7 +58,10 @@ class Cluster:
                 ref = effect.intent.ref
                 self.orders[ref.name] = effect
                 self.pods[ref.name] = replace(
-                    self.pods[ref.name], gates=(), release=effect.stamp, pool=effect.intent.pool
+                    self.pods[ref.name],
+                    gates=(),
+                    release_annotation=effect.stamp,
+                    pool=effect.intent.pool,
                 )
                 answer = ev.ReleaseAnswered(Millis(self.now), ref.uid, ReleaseOutcome.RELEASED)
                 self.said += self.engine.handle(answer)
@@ -70,13 +73,20 @@ class Cluster:
     def refuse(self, name: str, reason: str = REFUSED) -> None:
         """Reject a pod as its node's kubelet."""
         at, now = self.where(name), Millis(self.now)
-        over = {"phase": Phase.FINISHED, "failed": True, "refused": reason, "started": now}
+        over = {
+            "phase": Phase.FINISHED,
+            "failed": True,
+            "refusal_reason": reason,
+            "started_at": now,
+        }
         self.pods[name] = replace(self.pods[name], node=at, **over)
         self._see(name)
 
     def take(self, name: str) -> None:
         """Accept a pod as its node's kubelet, which starts to pull its images."""
-        self.pods[name] = replace(self.pods[name], node=self.where(name), started=Millis(self.now))
+        self.pods[name] = replace(
+            self.pods[name], node=self.where(name), started_at=Millis(self.now)
+        )
         self._see(name)
 
     def where(self, name: str) -> NodeName | None:
@@ -107,9 +117,9 @@ def test_the_scheduler_is_kept_off_such_a_node() -> None:
     bad = cluster.where("first")
     cluster.refuse("first")
     cluster.make("second")
-    steer = cluster.orders["second"].steer
+    steer = cluster.orders["second"].node_hint
     assert steer is not None
-    assert steer.off == (bad,)
+    assert steer.excluded_hosts == (bad,)
 
 
 def test_one_tenant_closes_a_node_to_itself_only() -> None:
@@ -143,7 +153,7 @@ def test_refusals_of_users_of_two_tenants_close_a_node_to_all() -> None:
     cluster.make("three", "green")
     assert "three" not in cluster.orders
     assert cluster.engine.queries.view().pools["default"].capacity.get(GPU, 0) == 0
-    why = cluster.engine.queries.why(cluster.pods["three"].uid)
+    why = cluster.engine.queries.explain_wait(cluster.pods["three"].uid)
     assert why is not None
     assert "nodes that refused pods are left out for 30 s more: a" in why.text
     cluster.wait(FIRST_MS)
@@ -255,7 +265,7 @@ def test_it_is_reported_once_with_node_and_reason() -> None:
     [found] = [each for each in cluster.said if isinstance(each, NodeRefused)]
     assert (found.node, found.reason, found.pool) == ("a", REFUSED, "default")
     notices = [each for each in cluster.said if isinstance(each, EmitEvent)]
-    [told] = [each for each in notices if each.notice is EventReason.NODE_REFUSED]
+    [told] = [each for each in notices if each.reason is EventReason.NODE_REFUSED]
     assert told.ref.name == "first"
     assert "node a refused it (UnexpectedAdmissionError)" in told.message
     assert "for 30 s" in told.message
@@ -266,7 +276,7 @@ def test_a_held_pod_is_told_that_nodes_refused_pods_of_its_tenant() -> None:
     cluster.make("first")
     cluster.refuse("first")
     cluster.make("second")
-    why = cluster.engine.queries.why(cluster.pods["second"].uid)
+    why = cluster.engine.queries.explain_wait(cluster.pods["second"].uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert "nodes that refused pods of its tenant are left out for a while" in why.text
@@ -294,8 +304,8 @@ def test_the_reason_is_read_of_failed_pods(phase: str, reason: str | None, refus
     pods = Pods(ManagedResources((GPU,)), frozenset())
     read = pods.read(msgspec.convert(document, objects.PodObject), Millis(1))
     assert isinstance(read, ev.PodObserved)
-    assert read.pod.refused == refused
+    assert read.pod.refusal_reason == refused
 
 
 def test_no_reason_is_no_refusal() -> None:
-    assert refusal("") == ""
+    assert refusal_reason("") == ""

@@ -8,11 +8,11 @@ import pytest
 
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason, EvictPod, Release
-from app.core.model import Millis, Node, NodeName, Pod, ReleaseOutcome, Said
+from app.core.model import Millis, Node, NodeName, Pod, ReleaseOutcome, SchedulerCondition
 from app.core.policy import Mode, Policy
 from app.core.quantities import PODS
 from app.core.retry import FIRST, LONG
-from app.core.well_known import ADOPTED
+from app.core.well_known import RELEASE_ADOPTED
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.bypass_watch import GPU, NODE, Watch, free
 from tests.support.host_ports import PORTS
@@ -26,7 +26,7 @@ def start(
     devices: int = 1,
     user: str = "user",
     owner: str = "job",
-    said: Said | None = PORTS,
+    said: SchedulerCondition | None = PORTS,
 ) -> Pod:
     """Release a pod; return it in its released, unbound state."""
     pod = held_pod(name, "a", devices, user=user, since=watch.now)
@@ -34,7 +34,7 @@ def start(
     watch.see(pod)
     [order] = watch.all(Release)
     watch.hear(ev.ReleaseAnswered(watch.at, pod.uid, ReleaseOutcome.RELEASED))
-    after = replace(pod, gates=(), release=order.stamp, said=said)
+    after = replace(pod, gates=(), release_annotation=order.stamp, scheduler_condition=said)
     watch.see(after)
     return after
 
@@ -65,11 +65,11 @@ def test_a_pod_without_a_node_is_evicted_in_time_and_its_owner_told_what_to_do()
     watch.wait(1)
     assert evicted(watch) == ["p"]
     assert not [
-        t for t in watch.all(EmitEvent) if t.notice is EventReason.RECLAIMED
+        t for t in watch.all(EmitEvent) if t.reason is EventReason.RECLAIMED
     ]  # it still exists
     watch.hear(ev.PodGone(watch.at, pod.uid))
     [told] = watch.all(EmitEvent)
-    assert told.notice is EventReason.RECLAIMED
+    assert told.reason is EventReason.RECLAIMED
     assert "300 s" in told.message
     assert "schedulingTimeout" in told.message
 
@@ -106,7 +106,7 @@ def test_a_pod_that_leaves_is_not_evicted() -> None:
 
 
 def test_what_an_earlier_leader_released_counts_from_when_it_was_first_seen() -> None:
-    watch = Watch(free("p", release="6.1", node=None, owner="job", said=PORTS))
+    watch = Watch(free("p", release="6.1", node=None, owner="job", scheduler_condition=PORTS))
     watch.wait(TIMEOUT)
     assert not evicted(watch)  # the scheduler has not yet bound any pod
     start(watch, "q")
@@ -116,7 +116,7 @@ def test_what_an_earlier_leader_released_counts_from_when_it_was_first_seen() ->
     assert evicted(watch) == ["p", "q"]
 
 
-@pytest.mark.parametrize("stamp", [ADOPTED, ""])
+@pytest.mark.parametrize("stamp", [RELEASE_ADOPTED, ""])
 def test_only_what_was_released_is_evicted_for_it(stamp: str) -> None:
     watch = Watch(free("p", release=stamp, node=None, since=0))
     watch.wait(10 * TIMEOUT)
@@ -264,9 +264,11 @@ def test_a_kind_is_not_forgotten_while_it_waits() -> None:
         watch.wait(LONG)
     watch.hear(ev.PodGone(watch.at, full.uid))
     [order] = watch.all(Release)
-    pod = replace(held_pod("q", "a", since=200_000 + TIMEOUT), gates=(), release=order.stamp)
+    pod = replace(
+        held_pod("q", "a", since=200_000 + TIMEOUT), gates=(), release_annotation=order.stamp
+    )
     watch.hear(ev.ReleaseAnswered(watch.at, pod.uid, ReleaseOutcome.RELEASED))
-    pod = replace(pod, owner="job", said=PORTS)
+    pod = replace(pod, owner="job", scheduler_condition=PORTS)
     watch.see(pod)
     watch.wait(TIMEOUT)
     assert evicted(watch) == ["q"]

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from app.core import events as ev
 from app.core.model import Millis, Pod
-from app.core.podspec.pod_groups import ASKED, GangDeclaration
+from app.core.podspec.pod_groups import SIZE_FROM_GROUP, GangDeclaration
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.gang_driver import Lead, member
 
 PARTS = (("driver", 2), ("worker", 3))
-SEQUENCED = GangDeclaration("a", "jobset/js", 5, parts=PARTS, since=Millis(900))
+SEQUENCED = GangDeclaration("a", "jobset/js", 5, replicated_jobs=PARTS, waiting_since=Millis(900))
 AT_ONCE = GangDeclaration("a", "jobset/js", 5)
 
 
 def of_set(part: str, *numbers: int, **more: object) -> list[Pod]:
-    return [member(n, ASKED, "jobset/js", gang_part=part, **more) for n in numbers]
+    return [member(n, SIZE_FROM_GROUP, "jobset/js", replicated_job=part, **more) for n in numbers]
 
 
 def stated(group: GangDeclaration) -> ev.GroupObserved:
@@ -52,7 +52,7 @@ def test_a_later_replicated_job_waits_in_the_place_of_the_first() -> None:
     lead.hear(stated(SEQUENCED))
     lead.see(*of_set("driver", 0, 1))
     lead.see(held_pod("between", "a", since=1000))
-    lead.see(*of_set("worker", 2, 3, 4, since=Millis(2000)))
+    lead.see(*of_set("worker", 2, 3, 4, created_at=Millis(2000)))
     lead.room(5)
     assert lead.released[2:] == ["g2", "g3", "g4"]
     lead.room(6)
@@ -120,4 +120,4 @@ def test_a_pod_beyond_a_replicated_job_joins_when_there_is_a_place() -> None:
     assert lead.released == ["g0", "g1"]
     assert "gang jobset/js has all its pods without it" in lead.text(of_set("driver", 9)[0])
     lead.gone("a/g9")
-    assert lead.engine._registry.gangs._beyond == {}
+    assert lead.engine._registry.gangs._surplus == {}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.controller.event_queue import EventQueue
-from app.controller.stale_pod_scan import ASK_MS, HELD_MS, SETTLED_MS, StalePodScanner
+from app.controller.stale_pod_scan import DEVICE_CHECK_MS, MIN_HELD_MS, SETTLED_MS, StalePodScanner
 from app.core import events as ev
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.effects import Effect, EmitEvent, EventReason, EvictPod
@@ -31,7 +31,7 @@ class Yard:
 
     def __init__(self, *reclaims: StaleReason) -> None:
         self.now = 10 * HOUR
-        self.engine = Engine(ManagedResources([GPU]), EngineOptions(reclaims=reclaims))
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(evicted_stale_reasons=reclaims))
         self.owners, self.use, self.meters = FakeOwners(), FakeDeviceUse(), FakeMeters()
         self.inbox = EventQueue()
         self.patrol = StalePodScanner(
@@ -66,7 +66,7 @@ class Yard:
         return self.hear(*found)
 
     def held(self, name: str, owner: str = "job", since: int | None = None) -> Pod:
-        since = self.now - HELD_MS if since is None else since
+        since = self.now - MIN_HELD_MS if since is None else since
         pod = replace(held_pod(name, "a", 9, since=since), owner=owner)
         self.hear(ev.PodObserved(self.at, pod))
         return pod
@@ -75,10 +75,10 @@ class Yard:
         pod = replace(
             held_pod(name, "a", since=1),
             gates=(),
-            release="5.1",
+            release_annotation="5.1",
             node=NodeName("n"),
             phase=Phase.RUNNING,
-            started=Millis(self.now - ran),
+            started_at=Millis(self.now - ran),
             **more,  # type: ignore[arg-type]
         )
         self.hear(ev.PodObserved(self.at, pod))
@@ -89,7 +89,7 @@ class Yard:
 
 
 def told(effects: list[Effect]) -> list[str]:
-    notices = [e for e in effects if isinstance(e, EmitEvent) and e.notice is EventReason.USELESS]
+    notices = [e for e in effects if isinstance(e, EmitEvent) and e.reason is EventReason.USELESS]
     return [f"{each.ref.name}: {each.message}" for each in notices]
 
 
@@ -123,7 +123,7 @@ async def test_it_is_reclaimed_if_that_is_asked_for_and_found_twice() -> None:
         e for e in effects if isinstance(e, AuditRecord) and e.entry_type is EntryType.RECLAIMED
     ]
     assert "Job train" in str(record.facts["why"])
-    assert [e.notice for e in effects if isinstance(e, EmitEvent)] == [EventReason.RECLAIMED]
+    assert [e.reason for e in effects if isinstance(e, EmitEvent)] == [EventReason.RECLAIMED]
     await yard.look()
     assert yard.shown() == {}
 
@@ -180,7 +180,7 @@ async def test_devices_are_looked_at_though_an_owner_cannot_be_asked_about() -> 
 async def test_devices_are_asked_about_rarely() -> None:
     yard = Yard()
     await yard.look()
-    await yard.look(after=ASK_MS - 1)
+    await yard.look(after=DEVICE_CHECK_MS - 1)
     assert len(yard.use.spans) == 1
     await yard.look(after=1)
     assert len(yard.use.spans) == 2
@@ -231,13 +231,13 @@ async def test_who_turns_out_to_be_busy_stays_and_so_does_its_gang() -> None:
     yard.use.parts = {("a", "m0"): 0.0, ("a", "m1"): 0.0}
     await yard.look()
     assert len(expelled(await yard.look(after=HOUR))) == 2
-    assert all(yard.engine.wants_gone(pod.uid) for pod in pods)
+    assert all(yard.engine.is_eviction_needed(pod.uid) for pod in pods)
     yard.use.parts["a", "m1"] = 0.9
-    await yard.look(after=ASK_MS)
-    assert not any(yard.engine.wants_gone(pod.uid) for pod in pods)
+    await yard.look(after=DEVICE_CHECK_MS)
+    assert not any(yard.engine.is_eviction_needed(pod.uid) for pod in pods)
     yard.use.parts["a", "m1"] = 0.0
-    await yard.look(after=ASK_MS)
-    assert len(expelled(await yard.look(after=ASK_MS))) == 2
+    await yard.look(after=DEVICE_CHECK_MS)
+    assert len(expelled(await yard.look(after=DEVICE_CHECK_MS))) == 2
 
 
 async def test_who_turns_out_to_be_busy_goes_with_a_mate_whose_eviction_was_accepted() -> None:
@@ -248,8 +248,8 @@ async def test_who_turns_out_to_be_busy_goes_with_a_mate_whose_eviction_was_acce
     assert len(expelled(await yard.look(after=HOUR))) == 2
     yard.hear(ev.EvictionAccepted(yard.at, pods[0].uid))  # its end has not been observed yet
     yard.use.parts["a", "m1"] = 0.9
-    await yard.look(after=ASK_MS)
-    assert yard.engine.wants_gone(pods[1].uid)
+    await yard.look(after=DEVICE_CHECK_MS)
+    assert yard.engine.is_eviction_needed(pods[1].uid)
 
 
 async def test_who_turns_out_to_be_busy_stays_once_the_eviction_of_a_mate_was_refused() -> None:
@@ -260,8 +260,8 @@ async def test_who_turns_out_to_be_busy_stays_once_the_eviction_of_a_mate_was_re
     assert len(expelled(await yard.look(after=HOUR))) == 2
     yard.hear(ev.EvictionRefused(yard.at, pods[0].uid))
     yard.use.parts["a", "m1"] = 0.9
-    await yard.look(after=ASK_MS)
-    assert not any(yard.engine.wants_gone(pod.uid) for pod in pods)
+    await yard.look(after=DEVICE_CHECK_MS)
+    assert not any(yard.engine.is_eviction_needed(pod.uid) for pod in pods)
 
 
 async def test_while_observing_nobody_goes() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from app.controller.status_conditions import tenant_status
 from app.core import events as ev
-from app.core.fairshare.tenants import DEEPEST
+from app.core.fairshare.tenants import MAX_DEPTH
 from app.core.lifecycle.tenant_gaps import GAP_MS
 from app.core.model import Millis, Node, NodeName, Pod, Tenant, TenantName, Uid
 from app.core.quantities import CPU, PODS
@@ -105,7 +105,7 @@ def test_the_condition_of_each_tenant_below_a_missing_one_names_it(bench: Bench)
     tenants = bench.engine.queries.view().tenants
     for name in (NEW, TenantName("below")):
         [ready, *_] = tenant_status(tenants[name], set()).conditions
-        assert (ready.holds, ready.reason) == (False, "ParentMissing")
+        assert (ready.is_true, ready.reason) == (False, "ParentMissing")
         assert "the parent old of tenant new does not exist" in ready.message
 
 
@@ -129,7 +129,7 @@ def test_tenants_deeper_than_the_bound_release_nothing(bench: Bench, order: int)
         tenant(name, f"s{number}", parent=parents[number]) for number, name in enumerate(names)
     ]
     put(bench, *chain[::order])
-    for number in (DEEPEST - 1, DEEPEST, DEEPEST + 1, 2999):
+    for number in (MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 2999):
         bench.see(late(f"p{number}", f"s{number}"))
-    assert set(bench.released) == {f"p{DEEPEST - 1}"}
+    assert set(bench.released) == {f"p{MAX_DEPTH - 1}"}
     assert "more than 49 tenants are above tenant t50" in bench.text(late("p50", "s50"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.lifecycle.unschedulable_cause import Blame, blame_of
-from app.core.model import Said
+from app.core.lifecycle.unschedulable_cause import UnschedulableCause, unschedulable_cause_of
+from app.core.model import SchedulerCondition
 
 TAIL = (
     " preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
@@ -25,7 +25,7 @@ TAIL = (
     ],
 )
 def test_what_follows_from_its_own_spec_is_the_fault_of_the_pod(reasons: str) -> None:
-    assert blame_of(said(reasons)) is Blame.POD
+    assert unschedulable_cause_of(said(reasons)) is UnschedulableCause.POD
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,17 @@ def test_what_follows_from_its_own_spec_is_the_fault_of_the_pod(reasons: str) ->
     ],
 )
 def test_what_others_did_and_what_is_unknown_is_not_the_fault_of_the_pod(reasons: str) -> None:
-    assert blame_of(said(reasons)) is Blame.OTHERS
+    assert unschedulable_cause_of(said(reasons)) is UnschedulableCause.OTHERS
 
 
 def test_an_error_of_the_scheduler_is_never_the_fault_of_the_pod() -> None:
     text = 'persistentvolumeclaim "nowhere" not found.'
-    assert blame_of(Said("SchedulerError", text)) is Blame.OTHERS
-    assert blame_of(None) is Blame.OTHERS
+    assert (
+        unschedulable_cause_of(SchedulerCondition("SchedulerError", text))
+        is UnschedulableCause.OTHERS
+    )
+    assert unschedulable_cause_of(None) is UnschedulableCause.OTHERS
 
 
-def said(reasons: str) -> Said:
-    return Said("Unschedulable", f"0/4 nodes are available: {reasons}{TAIL}")
+def said(reasons: str) -> SchedulerCondition:
+    return SchedulerCondition("Unschedulable", f"0/4 nodes are available: {reasons}{TAIL}")

@@ -33,20 +33,20 @@ def test_work_is_released_beyond_the_nodes_up_to_what_the_pool_may_grow_to() -> 
         farm.create(f"p{number}")
     assert farm.where == {"p0": "auto-0", "p1": None, "p2": None}
     assert "may grow to 24 nvidia.com/gpu, and that is given out" in farm.why("p3")
-    assert farm.pool().awaiting == 2
+    assert farm.pool().pods_awaiting_nodes == 2
 
 
 def test_who_is_released_for_a_node_to_come_is_told_so() -> None:
     farm = Farm(16)
     farm.create("p0")
     farm.create("p1")
-    released = [t.message for t in farm.told if t.notice is EventReason.RELEASED]
+    released = [t.message for t in farm.told if t.reason is EventReason.RELEASED]
     # The first pod did not wait for anything, so it gets no event.
     assert released == ["to pool auto after 0 s; it waits for nodes that the autoscaler may add"]
     uid = farm.pods["p1"].uid
-    view = farm.engine.queries.released(uid)
+    view = farm.engine.queries.released_view(uid)
     assert view is not None
-    assert view.awaits
+    assert view.awaits_node
 
 
 def test_a_pool_without_it_is_filled_no_further_than_its_nodes() -> None:
@@ -74,7 +74,7 @@ def test_what_is_bound_when_a_node_comes_leaves_the_rest_to_others() -> None:
     farm.create("p2")  # the new node is for the pod that waits for it
     assert farm.where["p2"] is None
     farm.bind("p1", node)
-    assert farm.pool().awaiting == 1
+    assert farm.pool().pods_awaiting_nodes == 1
     assert farm.pool().used == {GPU: 24}
     farm.wait(TIMEOUT - 1)
     assert not farm.evicted
@@ -136,7 +136,7 @@ def test_other_resources_than_those_named_are_bounded_by_a_node() -> None:
 def test_nobody_pinned_to_a_node_waits_for_another() -> None:
     farm = Farm(64)
     farm.create("first")
-    farm.create("daemon", 1, only=(NodeName("auto-0"),))
+    farm.create("daemon", 1, node_names=(NodeName("auto-0"),))
     assert farm.where == {"first": "auto-0"}
 
 
@@ -175,12 +175,12 @@ def test_if_no_node_comes_the_place_is_given_back_and_no_more_is_filled_for_a_wh
     farm.create("p0")
     fail(farm, "ann", "bob")
     assert sorted(farm.evicted) == ["vain-ann", "vain-bob"]
-    told = [t.message for t in farm.told if t.notice is EventReason.RECLAIMED]
+    told = [t.message for t in farm.told if t.reason is EventReason.RECLAIMED]
     assert told[0].startswith("no new node of pool auto came within 300 s")
     farm.create("p2")
     assert "p2" not in farm.where
     assert farm.why("p2").endswith("so the next try is in 300 s")
-    assert farm.pool().closed == farm.now + TIMEOUT
+    assert farm.pool().growth_closed_until == farm.now + TIMEOUT
     assert farm.alarm == farm.now + TIMEOUT
 
 
@@ -207,7 +207,7 @@ def test_then_one_at_a_time_tries_until_a_new_node_takes_it() -> None:
     node = farm.add(1)
     farm.bind("p2", node)
     assert sorted(farm.where)[:-2] == ["p0", "p2", "p3", "p4"]
-    assert farm.pool().closed is None
+    assert farm.pool().growth_closed_until is None
     farm.create("again", user=UserName("ann"))  # the pool failed, not ann's requests
     assert farm.where["again"] is None
 
@@ -267,7 +267,7 @@ def test_one_user_whom_no_node_comes_for_closes_a_pool_to_nobody_else() -> None:
         assert "again" not in farm.where
         assert "no new nodes for work of the same user" in farm.why("again")
         farm.delete("again")
-        assert farm.pool().closed is None
+        assert farm.pool().growth_closed_until is None
         for name in ("q0", "q1"):  # one at a time only, if the pool had failed for other users
             farm.create(name)
             assert farm.where[name] is None
@@ -284,7 +284,7 @@ def test_one_person_of_two_tenants_closes_a_pool_to_nobody_else() -> None:
     farm.wait(TIMEOUT)
     farm.create("other", user=UserName("alice"))
     assert "other" in farm.where
-    assert not farm.pool().closed
+    assert not farm.pool().growth_closed_until
 
 
 def test_who_failed_alone_is_not_let_in_because_others_get_nodes() -> None:
@@ -331,7 +331,7 @@ def test_who_may_wait_for_ever_closes_nothing(policy: Policy) -> None:
     farm.create("p1")
     farm.wait(TIMEOUT)
     farm.hear(ev.PolicyObserved(farm.at, policy))
-    assert farm.pool().closed is None
+    assert farm.pool().growth_closed_until is None
     farm.create("p2")
     assert farm.where["p2"] is None
 
@@ -345,10 +345,10 @@ def test_a_node_that_is_there_and_does_not_take_it_is_no_failure_to_grow() -> No
     assert farm.evicted == []  # its time-out starts again with the node
     farm.wait(TIMEOUT)
     assert farm.evicted == []  # the scheduler has made no decision since
-    farm.pods["p1"] = replace(farm.pods["p1"], said=PORTS)
+    farm.pods["p1"] = replace(farm.pods["p1"], scheduler_condition=PORTS)
     farm.see(farm.pods["p1"])
     assert farm.evicted == ["p1"]
-    assert farm.pool().closed is None
+    assert farm.pool().growth_closed_until is None
     farm.delete("p1")
     farm.create("p2")
     assert "p2" not in farm.where  # because an identical pod found no node
@@ -361,7 +361,7 @@ def test_a_replica_knows_which_pools_are_closed() -> None:
     farm.create("p0")
     fail(farm, "ann", "bob")
     heard = farm.engine.queries.leader_message(farm.at, 7, 0.0)
-    assert heard.closed == {AUTO: farm.now + TIMEOUT}
+    assert heard.growth_closed_until == {AUTO: farm.now + TIMEOUT}
     other = Farm(24)
     other.create("p0")
     other.hear(ev.LeadershipLost(other.at))
@@ -376,7 +376,7 @@ def test_a_replica_knows_for_whom_they_are_closed() -> None:
     farm.create("p0")
     fail(farm, "ann")
     heard = farm.engine.queries.leader_message(farm.at, 7, 0.0)
-    assert not heard.closed
+    assert not heard.growth_closed_until
     other = Farm(24)
     other.create("p0")
     other.hear(ev.LeadershipLost(other.at))
@@ -405,7 +405,7 @@ def test_only_what_is_said_to_grow_does() -> None:
 
 def test_who_is_bound_to_no_node_at_all_waits() -> None:
     farm = Farm(64)
-    farm.create("nowhere", 1, only=())
+    farm.create("nowhere", 1, node_names=())
     assert not farm.where
 
 
@@ -432,11 +432,11 @@ def test_who_waits_for_a_new_node_leaves_room_alone_that_is_kept() -> None:
     assert farm.where["next"] == "auto-1"
     farm.create("later", 2)
     assert farm.where["later"] is None
-    steer = farm.orders["later"].steer
+    steer = farm.orders["later"].node_hint
     assert steer is not None
-    assert (steer.host, steer.off) == ("", ("host-0",))
+    assert (steer.host, steer.excluded_hosts) == ("", ("host-0",))
     farm.create("large", 4)  # would not fit there anyway
-    assert farm.orders["large"].steer is None
+    assert farm.orders["large"].node_hint is None
 
 
 def test_room_that_is_kept_and_in_use_counts_once() -> None:

@@ -10,7 +10,7 @@ from app.core.placement.assignment import Assignment
 from app.core.placement.pool_nodes import PoolNodes
 from app.core.placement.pools import Pools
 from app.core.podspec.constraints import NodeConstraints
-from app.core.podspec.equivalence_class import ANYHOW, GangLayout, Parts, Pins
+from app.core.podspec.equivalence_class import DEFAULT_LAYOUT, GangLayout, Parts, Pins
 from app.core.quantities import CPU, ManagedResources
 
 GPU = Resource("nvidia.com/gpu")
@@ -29,7 +29,7 @@ class Counted(PoolNodes):
         parts: Parts,
         withheld: Mapping[NodeName, Amounts] = {},
         pins: Pins = (),
-        manner: GangLayout = ANYHOW,
+        manner: GangLayout = DEFAULT_LAYOUT,
     ) -> Assignment | None:
         self.asked += 1
         return super().find(parts, withheld, pins, manner)
@@ -41,30 +41,30 @@ class Yard:
     def __init__(self, waiting: int) -> None:
         self.pools = Pools(ManagedResources([GPU]))
         self.pools.put_pool(Pool(AUTO, max_capacity={GPU: 8000}))
-        self.pools.settle()
-        self.floor = self.pools.floors[AUTO] = Counted()
+        self.pools.rebuild_if_stale()
+        self.floor = self.pools.nodes_by_pool[AUTO] = Counted()
         self.put(NODE)
         self.placement = Allocations(self.pools)
         half: Amounts = {GPU: 4}
         self.halves = [self._enter(half, NODE) for _ in range(2)]
         self.waiting = [self._enter({GPU: 8, CPU: n + 1}) for n in range(waiting)]
-        self.placement.land()
+        self.placement.assign_waiting()
         self.floor.asked = 0
 
     def put(self, name: NodeName, labels: Mapping[str, str] | None = None) -> None:
         self.pools.put_node(Node(name, labels or {}, OFFER, True))
 
     def land(self) -> list[NodeName | None]:
-        self.placement.land()
+        self.placement.assign_waiting()
         return [allocation.node for allocation in self.waiting]
 
     def _enter(self, demand: Amounts, node: NodeName | None = None) -> Allocation:
-        return self.placement.enter(AUTO, demand, node=node, bound=node is not None)
+        return self.placement.allocate(AUTO, demand, node=node, bound=node is not None)
 
 
 def test_nobody_is_asked_for_whom_no_node_that_grew_has_room() -> None:
     yard = Yard(50)
-    yard.placement.leave(yard.halves[0])
+    yard.placement.remove_allocation(yard.halves[0])
     assert yard.land() == [None] * 50
     assert yard.floor.asked == 0
 
@@ -72,7 +72,7 @@ def test_nobody_is_asked_for_whom_no_node_that_grew_has_room() -> None:
 def test_the_first_takes_what_comes_up_and_the_others_are_not_asked_for() -> None:
     yard = Yard(50)
     for half in yard.halves:
-        yard.placement.leave(half)
+        yard.placement.remove_allocation(half)
     assert yard.land() == [NODE, *[None] * 49]
     assert yard.floor.asked <= 2
 
@@ -88,9 +88,9 @@ def test_each_takes_a_node_of_its_own_where_several_come() -> None:
 
 def test_room_that_came_up_before_anybody_waited_for_it_is_not_lost() -> None:
     yard = Yard(0)
-    yard.placement.leave(yard.halves[0])
+    yard.placement.remove_allocation(yard.halves[0])
     yard.waiting = [yard._enter({GPU: 8})]
-    yard.placement.leave(yard.halves[1])
+    yard.placement.remove_allocation(yard.halves[1])
     assert yard.land() == [NODE]
 
 
@@ -99,11 +99,11 @@ def test_who_may_not_go_to_the_node_that_grew_is_not_asked_for() -> None:
     labelled = NodeConstraints((("zone", "b"),))
     for number in range(20):
         demand: Amounts = {GPU: 8, CPU: number + 1}
-        allocation = yard.placement.enter(AUTO, demand, node=None, bound=False, terms=labelled)
+        allocation = yard.placement.allocate(AUTO, demand, node=None, bound=False, terms=labelled)
         yard.waiting.append(allocation)
     yard.floor.asked = 0
     for half in yard.halves:
-        yard.placement.leave(half)
+        yard.placement.remove_allocation(half)
     assert yard.land() == [None] * 20
     assert yard.floor.asked == 0
     yard.put(NODE, {"zone": "b"})

@@ -110,7 +110,7 @@ def doubted(farm: Farm) -> None:
     farm.see(farm.pods["stays"])
     fail(farm, "ann", "bob")
     farm.wait(TIMEOUT)
-    assert farm.pool().closed is None
+    assert farm.pool().growth_closed_until is None
 
 
 def test_who_leaves_holds_not_the_one_try_of_a_pool_in_doubt() -> None:
@@ -118,7 +118,7 @@ def test_who_leaves_holds_not_the_one_try_of_a_pool_in_doubt() -> None:
     doubted(farm)
     farm.create("next")
     assert farm.where["next"] is None
-    assert farm.pool().awaiting == 1
+    assert farm.pool().pods_awaiting_nodes == 1
     farm.create("second")
     assert "second" not in farm.where
 
@@ -127,7 +127,7 @@ def test_who_leaves_holds_no_try_either_once_all_are_placed_anew() -> None:
     farm = Farm(80)
     doubted(farm)
     farm.grow(88)  # all pods are assigned again
-    assert farm.pool().awaiting == 0
+    assert farm.pool().pods_awaiting_nodes == 0
     farm.create("next")
     assert farm.where["next"] is None
 

@@ -14,7 +14,7 @@ from app.core.podspec.constraints import (
     NodeSelectorTerm,
     Taint,
     Toleration,
-    unborne,
+    first_untolerated_taint,
 )
 from tests.support.depth import cases
 from tests.support.placement_bench import near, node
@@ -53,7 +53,7 @@ def test_a_thousand_odd_ways_to_say_the_same_are_one_question() -> None:
     reach = made("a", "b")
     signatures = {reach.signature(terms) for number in range(1000) for terms in ways(number)}
     assert len(signatures) == 3  # any node, no node, and `In` the one existing value
-    assert {reach.pin(each, None, POOL) for each in signatures} == {None, ()}
+    assert {reach.allowed_nodes(each, None, POOL) for each in signatures} == {None, ()}
 
 
 def test_values_that_no_node_has_are_not_looked_through_at_every_node() -> None:
@@ -68,20 +68,28 @@ def test_values_that_no_node_has_are_not_looked_through_at_every_node() -> None:
 def test_a_taint_that_comes_parts_those_that_bear_it_from_the_others() -> None:
     reach = made("a", "b")
     bears, does_not = ways(1)[0], ways(2)[0]
-    assert reach.pin(bears, None, POOL) is reach.pin(does_not, None, POOL) is None
+    assert (
+        reach.allowed_nodes(bears, None, POOL) is reach.allowed_nodes(does_not, None, POOL) is None
+    )
     for name in "ab":
         reach.update_node(node(name, Taint("odd-1"), zone="x"), POOL)
-    assert (reach.pin(bears, None, POOL), reach.pin(does_not, None, POOL)) == (None, ())
-    assert reach.take_rerouted() == {does_not}
+    assert (reach.allowed_nodes(bears, None, POOL), reach.allowed_nodes(does_not, None, POOL)) == (
+        None,
+        (),
+    )
+    assert reach.drain_changed_constraints() == {does_not}
 
 
 def test_a_value_that_comes_parts_those_that_name_it_from_the_others() -> None:
     reach = made("a", "b")
     named, other = ways(1)[2], ways(2)[2]
-    assert reach.pin(named, None, POOL) == reach.pin(other, None, POOL) == ()
+    assert reach.allowed_nodes(named, None, POOL) == reach.allowed_nodes(other, None, POOL) == ()
     reach.update_node(node("b", zone="odd-1"), POOL)
-    assert (reach.pin(named, None, POOL), reach.pin(other, None, POOL)) == (("b",), ())
-    assert reach.take_rerouted() == {named}
+    assert (reach.allowed_nodes(named, None, POOL), reach.allowed_nodes(other, None, POOL)) == (
+        ("b",),
+        (),
+    )
+    assert reach.drain_changed_constraints() == {named}
 
 
 def test_terms_that_lose_their_node_are_rerouted_though_others_match_no_node_already() -> None:
@@ -98,18 +106,21 @@ def test_terms_that_lose_their_node_are_rerouted_though_others_match_no_node_alr
     )
     other = NodeConstraints((("zone", "1"),))
     reach.update_node(node("a", zone="2"), POOL)
-    assert (reach.pin(first, None, POOL), reach.pin(other, None, POOL)) == (None, ())
-    reach.take_rerouted()
+    assert (reach.allowed_nodes(first, None, POOL), reach.allowed_nodes(other, None, POOL)) == (
+        None,
+        (),
+    )
+    reach.drain_changed_constraints()
     reach.update_node(node("a", rack="1"), POOL)
-    assert reach.pin(first, None, POOL) == reach.pin(other, None, POOL) == ()
-    assert reach.take_rerouted() == {first}
+    assert reach.allowed_nodes(first, None, POOL) == reach.allowed_nodes(other, None, POOL) == ()
+    assert reach.drain_changed_constraints() == {first}
 
 
 def test_what_a_node_offers_is_no_matter() -> None:
     reach = made("a")
-    before = reach.edition
+    before = reach.labels_version
     reach.update_node(node("a", zone="x", gpus=1), POOL)
-    assert reach.edition == before
+    assert reach.labels_version == before
     [member] = reach.members(POOL)
     assert member.allocatable["nvidia.com/gpu"] == 1  # type: ignore[index]
 
@@ -161,26 +172,26 @@ def test_an_answer_kept_is_the_answer_found_anew(
 ) -> None:
     reach, there = made(), {}
     for terms in asked:
-        reach.pin(terms, None, POOL)
+        reach.allowed_nodes(terms, None, POOL)
     for name, gone, ready, has, keeps_off in script:
-        known = {t: reach.pin(t, None, POOL) for t in asked}
-        served, version = {t: reach.serves(t, POOL) for t in asked}, reach.version
+        known = {t: reach.allowed_nodes(t, None, POOL) for t in asked}
+        served, version = {t: reach.may_have_matching_node(t, POOL) for t in asked}, reach.version
         if gone:
-            reach.drop(NodeName(name))
+            reach.drop_node(NodeName(name))
             there.pop(name, None)
         else:
             there[name] = node(name, *keeps_off, ready=ready, **has)
             reach.update_node(there[name], POOL)
-        rerouted = reach.take_rerouted()
+        rerouted = reach.drain_changed_constraints()
         for terms in asked:
             able = {
                 NodeName(each.name)
                 for each in there.values()
-                if terms.suits(each.name, each.labels)
-                and unborne(each.taints, terms.tolerations) is None
+                if terms.matches_node(each.name, each.labels)
+                and first_untolerated_taint(each.taints, terms.tolerations) is None
             }
             every = able and {n for n, each in there.items() if each.ready} <= able
             expected: NodeSet = None if every else tuple(sorted(able))
-            assert reach.pin(terms, None, POOL) == expected
+            assert reach.allowed_nodes(terms, None, POOL) == expected
             assert known[terms] == expected or reach.version > version
             assert (served[terms] != bool(able)) == (terms in rerouted)

@@ -44,24 +44,24 @@ class Shelf:
         for name in (N1, N2):
             self.capacity.inventory.put_node(node(name))
         self.publish(*slices)
-        self.capacity.take_changed()
+        self.capacity.drain_changed_nodes()
 
     def publish(self, *slices: ResourceSlice) -> None:
         for each in slices:
             self.capacity.inventory.put_slice(each)
 
     def gpus(self, name: NodeName = N1) -> int:
-        return self.capacity.offered(name).get(GPU, 0)
+        return self.capacity.slice_capacity(name).get(GPU, 0)
 
     def changed(self) -> dict[NodeName, Amounts]:
-        return {each.name: each.allocatable for each in self.capacity.take_changed()}
+        return {each.name: each.allocatable for each in self.capacity.drain_changed_nodes()}
 
 
 def test_the_devices_of_a_node_are_its_capacity() -> None:
     shelf = Shelf(published("n1", *gpus(8)))
     assert shelf.gpus() == 8
     assert shelf.gpus(N2) == 0
-    assert shelf.capacity.complete(node(N1)).allocatable == {CPU: 8000, GPU: 8}
+    assert shelf.capacity.with_slice_devices(node(N1)).allocatable == {CPU: 8000, GPU: 8}
 
 
 def test_only_devices_that_match_the_class_count() -> None:
@@ -97,8 +97,8 @@ def test_a_resource_in_status_and_in_slices_is_not_added_up() -> None:
     shelf = Shelf(published("n1", *gpus(4)))
     plugin = replace(node(N1), allocatable={GPU: 8})
     stale = replace(node(N1), allocatable={GPU: 0})
-    assert shelf.capacity.complete(plugin).allocatable[GPU] == 8
-    assert shelf.capacity.complete(stale).allocatable[GPU] == 4
+    assert shelf.capacity.with_slice_devices(plugin).allocatable[GPU] == 8
+    assert shelf.capacity.with_slice_devices(stale).allocatable[GPU] == 4
 
 
 def test_only_the_newest_generation_of_a_pool_counts() -> None:
@@ -153,8 +153,8 @@ def test_a_tainted_device_is_capacity_only_while_a_claim_has_it() -> None:
 def test_a_request_may_tolerate_a_tainted_device() -> None:
     shelf = Shelf(published("n1", device("gpu-0", "gpu", SICK), device("gpu-1")))
     tolerant = DeviceAsk(GPUS.name, tolerations=(Toleration("sick", "Exists"),))
-    assert len(shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1))) == 1
-    assert len(shelf.capacity.matching(tolerant, node(N1))) == 2
+    assert len(shelf.capacity.matching_devices(DeviceAsk(GPUS.name), node(N1))) == 1
+    assert len(shelf.capacity.matching_devices(tolerant, node(N1))) == 2
 
 
 def test_a_device_of_several_nodes_counts_on_one_ready_node() -> None:
@@ -162,7 +162,7 @@ def test_a_device_of_several_nodes_counts_on_one_ready_node() -> None:
     assert (shelf.gpus(N1), shelf.gpus(N2)) == (2, 0)
     shelf.capacity.inventory.put_node(node(N1, ready=False))
     assert shelf.changed() == {N1: {CPU: 8000}, N2: {CPU: 8000, GPU: 2}}
-    assert len(shelf.capacity.matching(DeviceAsk(GPUS.name), node(N2))) == 2
+    assert len(shelf.capacity.matching_devices(DeviceAsk(GPUS.name), node(N2))) == 2
 
 
 def test_a_node_selector_decides_which_nodes_reach_a_device() -> None:
@@ -203,8 +203,8 @@ def test_free_partitions_of_a_device_in_use_are_capacity() -> None:
     shelf = Shelf(PARTS)
     shelf.capacity.put_claim(allocated("c", "n1", "mig-0"))
     assert shelf.changed()[N1][GPU] == 1 + 6
-    matching = shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1))
-    free = {each.device.name for each in shelf.capacity.free(matching)}
+    matching = shelf.capacity.matching_devices(DeviceAsk(GPUS.name), node(N1))
+    free = {each.device.name for each in shelf.capacity.free_devices(matching)}
     assert free == {f"mig-{i}" for i in range(1, 7)}
 
 
@@ -212,7 +212,9 @@ def test_a_device_in_use_as_a_whole_has_no_free_partitions() -> None:
     shelf = Shelf(PARTS)
     shelf.capacity.put_claim(allocated("c", "n1", "gpu-0"))
     assert shelf.gpus() == 1
-    assert not shelf.capacity.free(shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1)))
+    assert not shelf.capacity.free_devices(
+        shelf.capacity.matching_devices(DeviceAsk(GPUS.name), node(N1))
+    )
 
 
 def test_a_device_for_several_claims_takes_one_more_at_a_time() -> None:
@@ -233,16 +235,16 @@ def test_a_device_for_one_claim_counts_once_even_if_two_claims_have_it() -> None
 def test_admin_access_takes_no_device() -> None:
     shelf = Shelf(published("n1", *gpus(2)))
     shelf.capacity.put_claim(allocated("c", "n1", "gpu-0", admin=True))
-    matching = shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1))
-    assert len(shelf.capacity.free(matching)) == 2
-    assert shelf.capacity.held_by(("a", "c")) is None
+    matching = shelf.capacity.matching_devices(DeviceAsk(GPUS.name), node(N1))
+    assert len(shelf.capacity.free_devices(matching)) == 2
+    assert shelf.capacity.devices_of_claim(("a", "c")) is None
 
 
 @pytest.mark.parametrize(("slices", "most"), [((), MOST_DEVICES), ((4, 8), 8), ((40,), 32)])
 def test_all_devices_are_those_of_the_largest_node(slices: tuple[int, ...], most: int) -> None:
     shelf = Shelf(*(published(f"n{i}", *gpus(n)) for i, n in enumerate(slices, 1)))
     claim = replace(allocated("c", "n1"), requests=((DeviceAsk(GPUS.name, None),),))
-    assert shelf.classes.count(claim) == {GPU: most}
+    assert shelf.classes.count_amounts(claim) == {GPU: most}
 
 
 def test_selectors_of_a_claim_are_not_evaluated() -> None:
@@ -262,8 +264,8 @@ def test_selectors_of_a_claim_are_not_evaluated() -> None:
     capacity.inventory.put_node(node(N1))
     capacity.inventory.put_slice(published("n1", *gpus(8)))
     asks = [(DeviceAsk(GPUS.name, None, f"r{i}", selectors=(f"uuid == {i}",)),) for i in range(32)]
-    claim = replace(allocated("c", "n1"), allocated=None, requests=tuple(asks))
-    assert classes.count(claim) == {GPU: MOST_DEVICES}
+    claim = replace(allocated("c", "n1"), allocated_devices=None, requests=tuple(asks))
+    assert classes.count_amounts(claim) == {GPU: MOST_DEVICES}
     assert evaluated == [IS_GPU] * 8
 
 
@@ -288,7 +290,7 @@ def test_selectors_of_a_claim_are_evaluated_as_those_of_a_user() -> None:
     capacity.inventory.put_node(n1 := node(N1))
     capacity.inventory.put_slice(published("n1", *gpus(2)))
     ask = DeviceAsk(GPUS.name, 1, "r", selectors=("type == none",))
-    assert len(capacity.matching(ask, n1)) == 2, "a device may match without an answer"
+    assert len(capacity.matching_devices(ask, n1)) == 2, "a device may match without an answer"
     assert asked == ["type == none"] * 2
 
 
@@ -307,17 +309,19 @@ def test_an_allocation_does_not_count_all_devices_of_the_cluster_again() -> None
         name = f"m{number}"
         capacity.put_node(node(NodeName(name)))
         capacity.inventory.put_slice(published(name, *parts, counters=(CounterUse("c", "m", 4),)))
-    capacity.take_changed()
+    capacity.drain_changed_nodes()
     claim = replace(
-        allocated("all", "m0"), allocated=None, requests=((DeviceAsk(GPUS.name, None, "r"),),)
+        allocated("all", "m0"),
+        allocated_devices=None,
+        requests=((DeviceAsk(GPUS.name, None, "r"),),),
     )
-    assert capacity.take_others()
-    assert classes.count(claim) == {GPU: 4}
+    assert capacity.drain_device_change()
+    assert classes.count_amounts(claim) == {GPU: 4}
     asked.clear()
 
     capacity.put_claim(allocated("c", "m3", "part-1"))
-    assert [each.name for each in capacity.take_changed()] == ["m3"]
+    assert [each.name for each in capacity.drain_changed_nodes()] == ["m3"]
 
-    assert not capacity.take_others()
-    assert classes.count(claim) == {GPU: 4}
+    assert not capacity.drain_device_change()
+    assert classes.count_amounts(claim) == {GPU: 4}
     assert len(asked) == len(parts)

@@ -32,7 +32,11 @@ class Yard:
     def __init__(self, *more: ev.NewsEvent) -> None:
         self.engine = Engine(
             ManagedResources([GPU]),
-            EngineOptions(classes={GPUS.name: GPU}, selectors=Words(), paced=False),
+            EngineOptions(
+                resource_by_device_class={GPUS.name: GPU},
+                selector_evaluator=Words(),
+                follows_binding_rate=False,
+            ),
         )
         self.pods: dict[str, Pod] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
@@ -74,9 +78,9 @@ class Yard:
                 self.pods[name] = replace(
                     self.pods[name],
                     gates=(),
-                    release=order.stamp,
+                    release_annotation=order.stamp,
                     pool=order.intent.pool,
-                    granted=order.claims,
+                    granted_claims=order.claims,
                     node=order.node,
                 )
                 answer = ev.ReleaseAnswered(AT, order.intent.ref.uid, ReleaseOutcome.RELEASED)
@@ -85,7 +89,7 @@ class Yard:
 
     def _protected(self, ref: ClaimAddress) -> ev.NewsEvent:
         claim = self.claims[ref.namespace, ref.name]
-        return ev.ClaimObserved(self.at, replace(claim, protected=True))
+        return ev.ClaimObserved(self.at, replace(claim, has_finalizer=True))
 
     def see(self, *pods: Pod) -> dict[str, NodeName | None]:
         self.pods |= {pod.name: pod for pod in pods}
@@ -95,7 +99,7 @@ class Yard:
         return self.hear(*(ev.ClaimObserved(AT, each) for each in claims))
 
     def why(self, name: str) -> tuple[Rule, str]:
-        found = self.engine.queries.why(self.pods[name].uid)
+        found = self.engine.queries.explain_wait(self.pods[name].uid)
         assert found is not None
         return found.rule, found.text
 
@@ -107,7 +111,9 @@ def node(name: str, **devices: int) -> Node:
 
 def user_of(name: str, claim: str) -> Pod:
     plain = {CPU: 1000, PODS: 1}
-    return replace(held_pod(name, "a"), demand=plain, plain=plain, claims=(ClaimRef("c", claim),))
+    return replace(
+        held_pod(name, "a"), demand=plain, container_requests=plain, claims=(ClaimRef("c", claim),)
+    )
 
 
 def waiting(name: str, *asks: DeviceAsk) -> ResourceClaim:
@@ -194,7 +200,7 @@ def test_a_claim_is_not_served_by_the_device_plugin_of_another_node() -> None:
 def test_a_plain_request_needs_a_class_with_that_extended_resource_name(
     stated: Resource | None, released: set[str]
 ) -> None:
-    yard = Yard(ev.ClassObserved(AT, replace(ANY, stated=stated)))
+    yard = Yard(ev.ClassObserved(AT, replace(ANY, extended_resource=stated)))
     assert set(yard.see(held_pod("p", "a", 2))) == set(released)
 
 

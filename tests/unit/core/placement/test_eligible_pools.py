@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.core import events as ev
 from app.core.model import Millis, NodeName, Pool, PoolName
-from app.core.placement.node_filter import terms_of
+from app.core.placement.node_filter import node_constraints_of
 from app.core.placement.pools import Pools
 from app.core.podspec.constraints import Taint, Toleration
 from app.core.podspec.device_fractions import LABEL_MEMORY
@@ -38,7 +38,7 @@ def test_answers_are_forgotten_with_the_last_pod_that_asked() -> None:
         if not number % 5:
             bench.engine.handle(ev.Pass(Millis(2)))
         del pod
-        assert pools.answers <= 7
+        assert pools.cached_answers <= 7
     assert bench.released == {}
 
 
@@ -46,25 +46,28 @@ def test_memory_that_a_node_tells_of_anew_lets_in_who_needs_it() -> None:
     pools = Pools(ManagedResources([GPU]))
     pools.put_pool(OLD)
     pools.put_node(node("a", pool="old", **{LABEL_MEMORY: "16384"}))
-    pools.settle()
+    pools.rebuild_if_stale()
     small, large = asks("s", 1, gpu_memory=GIB), asks("l", 1, gpu_memory=40 * GIB)
     large = replace(large, tolerations=(Toleration("odd", "Exists"),))
-    assert (pools.serving(small, None), pools.serving(large, None)) == (("old",), ())
+    assert (pools.eligible_pools(small, None), pools.eligible_pools(large, None)) == (("old",), ())
     pools.put_node(node("a", pool="old", **{LABEL_MEMORY: "81920"}))
-    assert len(pools.take_rerouted()) == 1
-    assert (pools.serving(small, None), pools.serving(large, None)) == (("old",), ("old",))
+    assert len(pools.drain_changed_constraints()) == 1
+    assert (pools.eligible_pools(small, None), pools.eligible_pools(large, None)) == (
+        ("old",),
+        ("old",),
+    )
 
 
 def test_the_first_node_of_a_pool_that_grows_disturbs_nobody_whom_it_serves_as_before() -> None:
     pools = Pools(ManagedResources([GPU]))
     pools.put_pool(replace(OLD, max_capacity={GPU: 16}))
-    pools.settle()
+    pools.rebuild_if_stale()
     plain, tied = asks("p", 1), asks("q", 1, selector={"zone": "z"})
-    assert (pools.serving(plain, None), pools.serving(tied, None)) == (("old",), ())
+    assert (pools.eligible_pools(plain, None), pools.eligible_pools(tied, None)) == (("old",), ())
     for _ in range(2):
         pools.put_node(node("a", pool="old", zone="z"))
-        assert pools.take_rerouted() == {terms_of(tied)}
-        assert pools.serving(tied, None) == ("old",)
+        assert pools.drain_changed_constraints() == {node_constraints_of(tied)}
+        assert pools.eligible_pools(tied, None) == ("old",)
         pools.drop_node(NodeName("a"))
-        assert pools.take_rerouted() == {terms_of(tied)}
-        assert pools.serving(tied, None) == ()
+        assert pools.drain_changed_constraints() == {node_constraints_of(tied)}
+        assert pools.eligible_pools(tied, None) == ()

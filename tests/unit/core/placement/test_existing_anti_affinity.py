@@ -12,14 +12,14 @@ import pytest
 from app.core import events as ev
 from app.core.explain.reasons import Rule
 from app.core.model import Node, NodeName, Pod, Pool, PoolName, Uid, UnmanagedPod
-from app.core.placement.existing_anti_affinity import MOST
+from app.core.placement.existing_anti_affinity import MAX_TERMS
 from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
-from app.core.podspec.constraints import PodDistanceRule, PodDistanceRules
+from app.core.podspec.constraints import DistanceRuleKind, PodDistanceRule
 from app.core.podspec.disruption_budget import MOST_LABELS
 from app.core.quantities import ManagedResources
 from app.k8s_types import objects
 from app.kube.convert import Pods
-from app.kube.convert_constraints import MOST_NAMES, MOST_TERMS, read_labels, read_walls
+from app.kube.convert_constraints import MOST_NAMES, MOST_TERMS, read_anti_affinity, read_labels
 from tests.support.engine_bench import GPU, NOW, Bench
 from tests.support.placement_bench import asks
 from tests.support.placement_bench import node as plain_node
@@ -70,7 +70,7 @@ def test_a_pod_that_an_existing_pod_keeps_off_every_node_stays_held() -> None:
     pods = [blue("p"), blue("q")]
     bench.see(*pods, asks("other", 1, namespace="green"))
     assert set(bench.released) == {"other"}
-    why = bench.engine.queries.why(pods[0].uid)
+    why = bench.engine.queries.explain_wait(pods[0].uid)
     assert why is not None
     assert why.rule is Rule.NO_POOL
     assert "anti-affinity of existing pods" in why.text
@@ -114,7 +114,7 @@ def test_only_the_domain_of_the_existing_pod_is_closed() -> None:
     bench.see(*pods)
     assert list(bench.released.values()) == ["b"]
     held = next(pod for pod in pods if pod.name not in bench.released)
-    why = bench.engine.queries.why(held.uid)
+    why = bench.engine.queries.explain_wait(held.uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert why.numbers["nodes of default closed by anti-affinity"] == "1"
@@ -142,7 +142,7 @@ def test_nobody_is_evicted_for_a_pod_that_is_kept_off_the_nodes() -> None:
 def test_the_terms_of_a_released_pod_count_for_other_managed_pods() -> None:
     walls = read(term({"matchLabels": {"app": "b"}}), namespace="team")
     bench = Bench(node("a"))
-    first = asks("has-the-term", 1, walls=walls, namespace="team")
+    first = asks("has-the-term", 1, anti_affinity_terms=walls, namespace="team")
     bench.see(first)
     selected = asks("selected", 1, labels={"app": "b"}, namespace="team")
     bench.see(selected, asks("same-labels", 1, labels={"app": "b"}, namespace="elsewhere"))
@@ -154,7 +154,10 @@ def test_the_terms_of_a_released_pod_count_for_other_managed_pods() -> None:
 def test_pods_of_a_gang_that_avoid_each_other_go_to_different_nodes() -> None:
     walls = read(term({"matchLabels": {"app": "b"}}), namespace="team")
     gang = {"gang": "g", "gang_size": 2, "namespace": "team"}
-    one, two = asks("one", 1, walls=walls, **gang), asks("two", 1, labels={"app": "b"}, **gang)
+    one, two = (
+        asks("one", 1, anti_affinity_terms=walls, **gang),
+        asks("two", 1, labels={"app": "b"}, **gang),
+    )
     bench = Bench(node("a"))
     bench.see(one, two)
     assert bench.released == {}
@@ -166,9 +169,16 @@ def test_existing_pods_that_state_the_same_rule_keep_their_like_away() -> None:
     same = term({"matchLabels": {"app": "x"}})
     document = {"affinity": {"podAntiAffinity": {REQUIRED: [same]}}}
     spec, labels = msgspec.convert(document, objects.PodSpec), {"app": "x"}
-    [wall] = read_walls(spec, "team", labels)
-    apart = PodDistanceRules(PodDistanceRule.APART, HOST, wall.like)
-    pod = asks("p", 1, labels=labels, namespace="team", walls=(wall,), spacings=(apart,))
+    [wall] = read_anti_affinity(spec, "team", labels)
+    apart = PodDistanceRule(DistanceRuleKind.APART, HOST, wall.own_group)
+    pod = asks(
+        "p",
+        1,
+        labels=labels,
+        namespace="team",
+        anti_affinity_terms=(wall,),
+        distance_rules=(apart,),
+    )
     bench = Bench(node("a"))
     taken = UnmanagedPod(Uid("u"), NodeName("a"), {}, (wall,), ("team", "u"))
     bench.hear(ev.UnmanagedPodObserved(NOW, taken))
@@ -182,7 +192,7 @@ def test_a_wall_does_not_keep_its_own_kind_from_growing_pools() -> None:
     walls = read(term({"matchLabels": {"app": "b"}}), namespace="team")
     pool = Pool(PoolName("gpu"), max_capacity={GPU: 16})
     bench = Bench(node("a", gpus=8), pools=(pool,))
-    bench.see(*(asks(f"p{n}", 8, walls=walls, namespace="team") for n in range(2)))
+    bench.see(*(asks(f"p{n}", 8, anti_affinity_terms=walls, namespace="team") for n in range(2)))
     assert sorted(bench.released.values(), key=str) == [None, "a"]
 
 
@@ -236,30 +246,35 @@ def test_a_new_sighting_changes_nothing_for_a_pod_that_is_kept_off() -> None:
     pod = blue("p")
     bench.see(pod)
     tracked = bench.engine._registry.pods[pod.uid]
-    shape = tracked.shape
+    shape = tracked.equivalence_class
     bench.see(pod)
-    assert tracked.shape is shape
+    assert tracked.equivalence_class is shape
 
 
 def test_terms_of_pods_that_come_and_go_are_forgotten() -> None:
     bench = Bench(node("a"))
-    for number in range(3 * MOST):
+    for number in range(3 * MAX_TERMS):
         labels = {"matchLabels": {"app": str(number)}}
         bench.hear(existing("wall", "a", term(labels)))
         bench.hear(ev.PodGone(NOW, Uid("wall")))
-    walls = bench.engine._placement.walls
-    assert [walls._held, walls._near, walls._holders, walls._wide] == [{}, {}, {}, {}]
-    assert not bench.engine._placement.company._bound
+    walls = bench.engine._placement.existing_anti_affinity
+    assert [
+        walls._pods,
+        walls._terms_by_namespace,
+        walls._holders,
+        walls._all_namespaces_terms,
+    ] == [{}, {}, {}, {}]
+    assert not bench.engine._placement.pod_peers._bound
 
 
 def test_terms_beyond_the_most_of_a_namespace_count_as_selecting_all_of_it() -> None:
     bench = Bench(node("a"), node("b"))
-    labels = [{"matchLabels": {"app": str(n)}} for n in range(MOST + 1)]
+    labels = [{"matchLabels": {"app": str(n)}} for n in range(MAX_TERMS + 1)]
     for number, each in enumerate(labels):
-        where = "a" if number == MOST else "elsewhere"
+        where = "a" if number == MAX_TERMS else "elsewhere"
         bench.hear(existing(f"w{number}", where, term(each), namespace="blue"))
-    walls = bench.engine._placement.walls
-    assert len(walls._near["blue"]) == MOST + 1
+    walls = bench.engine._placement.existing_anti_affinity
+    assert len(walls._terms_by_namespace["blue"]) == MAX_TERMS + 1
     bench.see(blue("p"), asks("other", 1, namespace="green"))
     assert bench.released["p"] == "b"  # the term beyond the bound counts only on its node
     assert "other" in bench.released
@@ -267,12 +282,12 @@ def test_terms_beyond_the_most_of_a_namespace_count_as_selecting_all_of_it() -> 
 
 def test_terms_that_are_not_counted_leave_nothing_behind() -> None:
     bench = Bench(node("a"))
-    for number in range(MOST):
+    for number in range(MAX_TERMS):
         label = {"matchLabels": {"app": str(number)}}
         bench.hear(existing(f"w{number}", "a", term(label), namespace="blue"))
     for number in range(10):
         bench.hear(existing(f"x{number}", "a", term(namespaces=["blue", f"any{number}"])))
-    assert bench.engine._placement.walls._near.keys() == {"blue"}
+    assert bench.engine._placement.existing_anti_affinity._terms_by_namespace.keys() == {"blue"}
 
 
 # --- fields of a pod ---
@@ -280,7 +295,7 @@ def test_terms_that_are_not_counted_leave_nothing_behind() -> None:
 
 def read(*terms: dict[str, Any], namespace: str = "red", **labels: str) -> tuple[Any, ...]:
     document = {"affinity": {"podAntiAffinity": {REQUIRED: list(terms)}}}
-    return read_walls(msgspec.convert(document, objects.PodSpec), namespace, labels)
+    return read_anti_affinity(msgspec.convert(document, objects.PodSpec), namespace, labels)
 
 
 def named(namespace: str) -> dict[str, Any]:
@@ -333,7 +348,9 @@ def test_more_terms_than_are_told_apart_count_by_topology_key() -> None:
     many = [term({"matchLabels": {"app": str(n)}}) for n in range(10 * MOST_TERMS)]
     walls = read(*many, term({"matchLabels": {"app": "last"}}, key=ZONE))
     assert len(walls) == MOST_TERMS + 2
-    assert all(any(w.key == key and w.selects("red", {}) for w in walls) for key in (HOST, ZONE))
+    assert all(
+        any(w.topology_key == key and w.selects("red", {}) for w in walls) for key in (HOST, ZONE)
+    )
     assert not any(wall.selects("blue", {}) for wall in walls)
 
 

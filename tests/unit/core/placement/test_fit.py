@@ -9,8 +9,8 @@ import pytest
 from app.core import events as ev
 from app.core.explain.reasons import Rule
 from app.core.model import Millis, NodeName, PlacementStrategy, Pool, PoolName
-from app.core.placement.assignment import FEW
-from app.core.placement.node_filter import NodeFilter, terms_of
+from app.core.placement.assignment import MAX_SINGLE_EVALUATIONS
+from app.core.placement.node_filter import NodeFilter, node_constraints_of
 from app.core.placement.pool_nodes import PoolNodes
 from app.core.podspec.constraints import (
     NodeConstraints,
@@ -38,7 +38,7 @@ def test_a_pod_that_tolerates_no_node_is_not_queued_and_is_told_the_taint() -> N
     bench = Bench(node("a", ML), node("b", ML, Taint("x")))
     pod = asks("p")
     bench.see(pod)
-    why = bench.engine.queries.why(pod.uid)
+    why = bench.engine.queries.explain_wait(pod.uid)
     assert why is not None
     assert why.rule is Rule.NO_POOL
     assert "it does not tolerate dedicated=ml:NoSchedule, the taint of every node" in why.text
@@ -146,7 +146,7 @@ def test_a_released_pod_is_expected_elsewhere_once_its_node_is_tainted() -> None
 
 
 def found(reach: NodeFilter, terms: NodeConstraints, pool: str) -> tuple[str, ...] | None:
-    return reach.pin(terms, None, PoolName(pool))
+    return reach.allowed_nodes(terms, None, PoolName(pool))
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_pin_names_nodes_only_where_not_every_ready_one_will_do(reach: NodeFil
     assert found(reach, x, "p") == ("b",)
     reach.update_node(node("a", zone="y", ready=False), PoolName("p"))
     assert found(reach, x, "p") is None
-    reach.drop(NodeName("b"))
+    reach.drop_node(NodeName("b"))
     assert found(reach, x, "p") == ()
 
 
@@ -178,12 +178,12 @@ def test_a_node_that_changes_without_a_difference_changes_no_answer(reach: NodeF
     reach.update_node(node("a", zone="x", ready=False), PoolName("p"))
     reach.update_node(node("a", zone="x", more="labels"), PoolName("p"))
     assert reach.version == before
-    assert reach.take_rerouted() == frozenset()
+    assert reach.drain_changed_constraints() == frozenset()
     reach.update_node(node("a", ML), PoolName("p"))
     assert reach.version > before
-    assert reach.take_rerouted() == frozenset()  # b still matches
+    assert reach.drain_changed_constraints() == frozenset()  # b still matches
     reach.update_node(node("b", ML), PoolName("p"))
-    assert reach.take_rerouted() == {plain}
+    assert reach.drain_changed_constraints() == {plain}
 
 
 def test_a_node_is_found_by_labels_that_came_later(reach: NodeFilter) -> None:
@@ -197,7 +197,7 @@ def test_a_node_is_found_by_labels_that_came_later(reach: NodeFilter) -> None:
 
 def test_what_every_pod_is_given_is_no_term() -> None:
     given = Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute", 300)
-    assert terms_of(asks("p", tolerations=(given,))) == NodeConstraints()
+    assert node_constraints_of(asks("p", tolerations=(given,))) == NodeConstraints()
 
 
 # --- many nodes: long node sets give the same result as short ones ---
@@ -208,15 +208,20 @@ def test_what_every_pod_is_given_is_no_term() -> None:
 def test_a_long_pin_finds_the_nodes_that_a_short_one_finds(
     style: PlacementStrategy, count: int
 ) -> None:
-    names = [NodeName(f"n{number:03d}") for number in range(3 * FEW)]
+    names = [NodeName(f"n{number:03d}") for number in range(3 * MAX_SINGLE_EVALUATIONS)]
     nodes = PoolNodes(style)
     for number, name in enumerate(names):
         nodes.set_node(name, {GPU: 1 + number % 8, PODS: 110}, {}, True)
     parts = (({GPU: 2}, count),)
-    only = tuple(names[number] for number in range(0, 3 * FEW, 3))[: FEW + 4]
-    long = only + tuple(NodeName(f"ghost-{n}") for n in range(2 * FEW))
-    assert len(only) <= FEW < len(long)
-    short, longer = nodes.find(parts, pins=(only,)), nodes.find(parts, pins=(long,))
+    only = tuple(names[number] for number in range(0, 3 * MAX_SINGLE_EVALUATIONS, 3))[
+        : MAX_SINGLE_EVALUATIONS + 4
+    ]
+    long = only + tuple(NodeName(f"ghost-{n}") for n in range(2 * MAX_SINGLE_EVALUATIONS))
+    assert len(only) <= MAX_SINGLE_EVALUATIONS < len(long)
+    short, longer = (
+        nodes.find_assignment(parts, pins=(only,)),
+        nodes.find_assignment(parts, pins=(long,)),
+    )
     assert short is not None
     assert longer is not None
     assert (short.nodes, short.cost) == (longer.nodes, longer.cost)

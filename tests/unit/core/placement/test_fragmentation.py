@@ -22,11 +22,11 @@ def usable(
     """Return the usable devices of a node of the pool `fast`."""
     layout = ResourceIndex()
     offer = {CPU: cpu, GPU: gpu}
-    layout.admit(offer)
+    layout.add_resources(offer)
     site = NodeInfo(NodeName("n"), layout)
     site.set_capacity(offer, {GPU: size} if size else {}, True)
     site.allocate(taken or {})
-    room: FreeCapacity = site.room()
+    room: FreeCapacity = site.free_capacity()
     read = UsabilityGauge(layout, sample, FAST).usable(room)
     assert read % DEVICE == 0
     return read // DEVICE

@@ -31,7 +31,7 @@ class Searches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.seconds = 0.0
-        self._find = Allocations._find
+        self._find = Allocations._search_assignment
 
         def find(
             placement: Allocations,
@@ -41,7 +41,7 @@ class Searches:
         ) -> Assignment | None:
             return self.find(placement, shape, pool, withheld)
 
-        monkeypatch.setattr(Allocations, "_find", find)
+        monkeypatch.setattr(Allocations, "_search_assignment", find)
 
     def find(
         self,
@@ -68,7 +68,7 @@ def large(number: int) -> Pod:
 
 def leader(costs: PodCosts) -> Engine:
     """Return a leader of 80 free devices with many different pods that never fit."""
-    engine = Engine(ManagedResources([GPU]), EngineOptions(considers=costs.consider))
+    engine = Engine(ManagedResources([GPU]), EngineOptions(on_evaluate=costs.start_pod))
     engine.handle(ev.LeadershipGained(NOW, 1))
     engine.handle(ev.StoreReady(NOW))
     for source in ev.WatchedSource:
@@ -118,7 +118,7 @@ def test_pass_with_too_many_looks_ends_and_another_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = leader(PodCosts())
-    monkeypatch.setattr(cycle, "MOST_LOOKS", 2 * MANY)
+    monkeypatch.setattr(cycle, "MAX_EVALUATIONS", 2 * MANY)
     effects = engine.handle(ev.Pass(Millis(NOW + 1)))
     released = sum(isinstance(each, Release) for each in effects)
     assert 0 < released < SMALL

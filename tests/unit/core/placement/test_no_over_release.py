@@ -26,17 +26,17 @@ from app.core.model import (
     UnmanagedPod,
     UserName,
 )
-from app.core.podspec.constraints import PodDistanceRule, PodDistanceRules
+from app.core.podspec.constraints import DistanceRuleKind, PodDistanceRule
 from app.core.quantities import PODS
-from app.core.well_known import GATE, HELD
+from app.core.well_known import GATE, RELEASE_HELD
 from tests.support.engine_bench import GPU, NOW, Bench
 
 MEMORY = Resource("nvidia.com/gpumem")
 KIND = "example.com/kind"
 POOL = PoolName("ml")
 OURS = TenantName("a")
-NOT_FAR = PodDistanceRules(PodDistanceRule.CLOSE, "zone", "me")
-SPREAD = PodDistanceRules(PodDistanceRule.EVEN, "zone", "me", 1)
+NOT_FAR = PodDistanceRule(DistanceRuleKind.CLOSE, "zone", "me")
+SPREAD = PodDistanceRule(DistanceRuleKind.EVEN, "zone", "me", 1)
 
 
 def node(name: str, gpus: int = 8, kind: str = "", zone: str = "z") -> Node:
@@ -46,7 +46,7 @@ def node(name: str, gpus: int = 8, kind: str = "", zone: str = "z") -> Node:
 
 def held(name: str, gpus: int = 1, **fields: object) -> Pod:
     uid, user, demand = Uid(name), UserName("u"), {GPU: gpus, PODS: 1}
-    return Pod(uid, "a", name, user, 0, NOW, demand, (GATE,), HELD, **fields)  # type: ignore[arg-type]
+    return Pod(uid, "a", name, user, 0, NOW, demand, (GATE,), RELEASE_HELD, **fields)  # type: ignore[arg-type]
 
 
 def limited(pool: PoolName, gpus: int) -> ev.TenantObserved:
@@ -57,10 +57,12 @@ def limited(pool: PoolName, gpus: int) -> ev.TenantObserved:
 @pytest.mark.parametrize("rule", [NOT_FAR, SPREAD], ids=["affinity", "spread"])
 @pytest.mark.parametrize(("size", "fits"), [(4, True), (5, False), (20, False)])
 def test_a_gang_with_a_rule_of_distance_counts_its_own_pods(
-    rule: PodDistanceRules, size: int, fits: bool
+    rule: PodDistanceRule, size: int, fits: bool
 ) -> None:
     bench = Bench(*(node(f"n{number}") for number in range(2)))
-    bench.see(*(held(f"g{i}", 4, gang="g", gang_size=size, spacings=(rule,)) for i in range(size)))
+    bench.see(
+        *(held(f"g{i}", 4, gang="g", gang_size=size, distance_rules=(rule,)) for i in range(size))
+    )
     assert len(bench.released) == (size if fits else 0)
     assert all(count <= 2 for count in Counter(bench.released.values()).values())
 
@@ -74,7 +76,7 @@ def test_a_gang_with_a_rule_of_distance_counts_its_own_parts_device_by_device(
     bench = Bench(Node(NodeName("n"), labels, cards, True), managed=(GPU, MEMORY))
     asks = {GPU: 1, MEMORY: 700, PODS: 1}
     for i in range(size):
-        pod = held(f"g{i}", gang="g", gang_size=size, spacings=(NOT_FAR,))
+        pod = held(f"g{i}", gang="g", gang_size=size, distance_rules=(NOT_FAR,))
         bench.see(replace(pod, demand=asks))
     assert len(bench.released) == (size if fits else 0)
 
@@ -89,7 +91,7 @@ def test_what_runs_on_a_node_counts_once_the_node_is_in_a_pool(story: str) -> No
     )
     bench.hear(limited(POOL, 8))
     release, pool = ("adopted", None) if late else ("1.1", POOL)
-    runs = {"phase": Phase.RUNNING, "started": Millis(0)}
+    runs = {"phase": Phase.RUNNING, "started_at": Millis(0)}
     whole = {GPU: 8, PODS: 1}
     user, at = UserName("u"), Millis(0)
     old = Pod(Uid("old"), "a", "old", user, 0, at, whole, (), release, NodeName("n1"), pool, **runs)  # type: ignore[arg-type]
@@ -121,12 +123,12 @@ def test_pods_of_a_run_before_take_no_place_in_a_gang(maker: str, alone: bool) -
     bench = Bench(node("n"))
     for i in range(3):
         old = held(f"old-{i}", gang="g", gang_size=4, owner="run-1")
-        bench.see(replace(old, gates=(), release=f"6.{i + 1}", node=NodeName("n")))
-        bench.see(replace(old, gates=(), release=f"6.{i + 1}", phase=Phase.FINISHED))
+        bench.see(replace(old, gates=(), release_annotation=f"6.{i + 1}", node=NodeName("n")))
+        bench.see(replace(old, gates=(), release_annotation=f"6.{i + 1}", phase=Phase.FINISHED))
     bench.see(held("new-0", gang="g", gang_size=4, owner=maker))
     for i in range(3):  # seen again, as in a list
         old = held(f"old-{i}", gang="g", gang_size=4, owner="run-1")
-        bench.see(replace(old, gates=(), release=f"6.{i + 1}", phase=Phase.FINISHED))
+        bench.see(replace(old, gates=(), release_annotation=f"6.{i + 1}", phase=Phase.FINISHED))
     assert list(bench.released) == (["new-0"] if alone else [])
     bench.see(*(held(f"new-{i}", gang="g", gang_size=4, owner="run-2") for i in range(1, 4)))
     assert len(bench.released) == 4
@@ -138,11 +140,11 @@ def test_room_gathered_for_a_gang_goes_to_nobody_while_something_else_is_taken_b
     one = Tenant(OURS, Millis(0), namespaces=("a",), quotas={DEFAULT_POOL: Quota({GPU: 1})})
     bench.hear(ev.TenantObserved(NOW, one))
     old = [
-        replace(held(f"r{n}-{i}"), namespace="r", gates=(), release=f"1.{n}{i}")
+        replace(held(f"r{n}-{i}"), namespace="r", gates=(), release_annotation=f"1.{n}{i}")
         for n in (1, 2, 3)
         for i in range(8)
     ]
-    at = {"pool": DEFAULT_POOL, "phase": Phase.RUNNING, "started": Millis(0)}
+    at = {"pool": DEFAULT_POOL, "phase": Phase.RUNNING, "started_at": Millis(0)}
     old = [replace(pod, node=NodeName(f"n{pod.name[1]}"), **at) for pod in old]  # type: ignore[arg-type]
     bench.see(*old)
     gang = [replace(held(f"g{i}", 8, gang="g", gang_size=2), namespace="big") for i in range(2)]
@@ -150,7 +152,7 @@ def test_room_gathered_for_a_gang_goes_to_nobody_while_something_else_is_taken_b
     waited = Millis(NOW + 301_000)
     bench.hear(ev.PodGone(waited, old[0].uid))
     assert bench.released == {}  # it is reserved for the gang
-    mine = replace(held("mine", only=(NodeName("n3"),)), since=waited)
+    mine = replace(held("mine", node_names=(NodeName("n3"),)), created_at=waited)
     bench.hear(ev.PodObserved(waited, mine))
     assert bench.evicted == ["r3-7"]
     for number, pod in enumerate((*old[1:3], *old[8:11])):
@@ -167,14 +169,14 @@ def test_who_was_paid_for_waits_for_no_reservation() -> None:
         tenant = Tenant(TenantName(name), Millis(0), parent=above, namespaces=(name,))
         tenant = replace(tenant, quotas=quotas) if owed else tenant
         bench.hear(ev.TenantObserved(NOW, tenant))
-    at = {"pool": DEFAULT_POOL, "phase": Phase.RUNNING, "started": Millis(0), "gates": ()}
+    at = {"pool": DEFAULT_POOL, "phase": Phase.RUNNING, "started_at": Millis(0), "gates": ()}
     for n in (1, 2):
         for i in range(8):
-            old = replace(held(f"r{n}-{i}"), namespace="p2", release=f"1.{n}{i}")
+            old = replace(held(f"r{n}-{i}"), namespace="p2", release_annotation=f"1.{n}{i}")
             bench.see(replace(old, node=NodeName(f"n{n}"), **at))  # type: ignore[arg-type]
     bench.see(*(replace(held(f"g{i}", 8, gang="g", gang_size=2), namespace="q") for i in range(2)))
     later = Millis(NOW + 301_000)
-    mine = replace(held("mine"), namespace="p1", since=later)
+    mine = replace(held("mine"), namespace="p1", created_at=later)
     bench.hear(ev.PodObserved(later, mine))
     [evicted] = bench.evicted
     bench.hear(ev.PodGone(Millis(later + 1000), Uid(evicted)))
@@ -184,11 +186,11 @@ def test_who_was_paid_for_waits_for_no_reservation() -> None:
 def test_a_gang_of_two_owners_is_made_whole_by_one_of_them() -> None:
     """Succeeded pods of any owner count if they ran together with the present pods."""
     bench = Bench(node("n"))
-    runs = {"gates": (), "node": NodeName("n"), "phase": Phase.RUNNING, "started": Millis(0)}
+    runs = {"gates": (), "node": NodeName("n"), "phase": Phase.RUNNING, "started_at": Millis(0)}
     makers = ("job-a", "job-a", "job-b")
     three = [held(f"g{i}", gang="g", gang_size=3, owner=each) for i, each in enumerate(makers)]
     three = [
-        replace(pod, release=f"6.{i + 1}", **runs)  # type: ignore[arg-type]
+        replace(pod, release_annotation=f"6.{i + 1}", **runs)  # type: ignore[arg-type]
         for i, pod in enumerate(three)
     ]
     bench.see(*three)

@@ -33,7 +33,7 @@ def node(name: str, gpus: int = 8, **labels: str) -> Node:
 def pinned(name: str, *nodes: str, gpus: int = 8, **more: object) -> Pod:
     pod = held_pod(name, "team", **more)  # type: ignore[arg-type]
     only = tuple(NodeName(each) for each in nodes)
-    return replace(pod, demand={GPU: gpus, PODS: 1}, only=only)
+    return replace(pod, demand={GPU: gpus, PODS: 1}, node_names=only)
 
 
 def plain(name: str, gpus: int = 8) -> Pod:
@@ -90,14 +90,14 @@ def test_room_taken_by_a_pinned_pod_is_taken_on_its_node() -> None:
 
 def test_a_new_leader_expects_a_released_pinned_pod_on_its_node() -> None:
     bench = Bench(node("a"), node("b"))
-    bench.see(replace(pinned("agent", "b", gpus=1), gates=(), release="6.1"))
+    bench.see(replace(pinned("agent", "b", gpus=1), gates=(), release_annotation="6.1"))
     bench.see(plain("whole-1"), plain("whole-2"))
     assert bench.released == {"whole-1": "a"}
 
 
 def test_a_released_pinned_pod_whose_node_is_full_is_expected_there_all_the_same() -> None:
     bench = Bench(node("a"), node("b"))
-    bench.see(replace(pinned("agent", "b", gpus=8), gates=(), release="6.1"))
+    bench.see(replace(pinned("agent", "b", gpus=8), gates=(), release_annotation="6.1"))
     runs(bench, "other", "b")
     bench.see(plain("whole-1"))
     assert bench.released == {"whole-1": "a"}
@@ -127,7 +127,7 @@ def test_what_is_lacking_is_told_of_its_own_node() -> None:
     runs(bench, "other", "b")
     agent = pinned("agent", "b")
     bench.see(agent)
-    why = bench.engine.queries.why(agent.uid)
+    why = bench.engine.queries.explain_wait(agent.uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert why.numbers[f"{GPU} free on b"] == "0"
@@ -184,7 +184,7 @@ def test_a_node_kept_free_for_a_pinned_pod_is_its_own() -> None:
     hour = Millis(3_600_000)
     bench.hear(ev.SourceFresh(hour, ev.WatchedSource.NODES))
     bench.hear(ev.PodGone(hour, held_pod("half-x", "team").uid))
-    bench.hear(ev.PodObserved(hour, replace(plain("small", 4), since=hour)))
+    bench.hear(ev.PodObserved(hour, replace(plain("small", 4), created_at=hour)))
     assert bench.released == {"small": "a"}  # although half of b would be the better place
     bench.hear(ev.PodGone(hour, held_pod("half-y", "team").uid))
     assert bench.released["agent"] == "b"
@@ -205,7 +205,7 @@ def test_pods_of_one_gang_go_each_to_its_own_node() -> None:
 
 def places(nodes: PoolNodes, *parts: tuple[int, int, NodeSet]) -> list[str]:
     asked = tuple(({GPU: gpus}, count) for gpus, count, _ in parts)
-    plan = nodes.find(asked, pins=tuple(pin for _, _, pin in parts))
+    plan = nodes.find_assignment(asked, pins=tuple(pin for _, _, pin in parts))
     return [] if plan is None else list(plan.nodes)
 
 
@@ -241,8 +241,8 @@ def test_a_pin_to_a_node_that_is_closed_or_unknown_fits_nowhere(three: PoolNodes
 def test_the_same_parts_with_other_pins_are_another_question(three: PoolNodes) -> None:
     parts = (({GPU: 8}, 1),)
     three.allocate(NodeName("b"), {GPU: 1})
-    assert three.find(parts, pins=(B,)) is None
-    found = three.find(parts)
+    assert three.find_assignment(parts, pins=(B,)) is None
+    found = three.find_assignment(parts)
     assert found is not None
     assert found.nodes == ("a",)
 
@@ -250,5 +250,5 @@ def test_the_same_parts_with_other_pins_are_another_question(three: PoolNodes) -
 def test_room_withheld_on_a_pinned_node_is_not_used(three: PoolNodes) -> None:
     kept = {NodeName("b"): {GPU: 8}}
     parts = (({GPU: 1}, 1),)
-    assert three.find(parts, kept, (B,)) is None
-    assert three.find(parts, {NodeName("a"): {GPU: 8}}, (B,)) is not None
+    assert three.find_assignment(parts, kept, (B,)) is None
+    assert three.find_assignment(parts, {NodeName("a"): {GPU: 8}}, (B,)) is not None

@@ -22,7 +22,9 @@ class Slow(Farm):
         for order in [each for each in self.effects if isinstance(each, Release)]:
             name = order.intent.ref.name
             self.where[name] = order.node
-            self.pods[name] = replace(self.pods[name], gates=(), release=order.stamp, pool=AUTO)
+            self.pods[name] = replace(
+                self.pods[name], gates=(), release_annotation=order.stamp, pool=AUTO
+            )
             self.hear(ev.ReleaseAnswered(self.at, self.pods[name].uid, ReleaseOutcome.RELEASED))
             self.see(self.pods[name])
 
@@ -34,7 +36,7 @@ class Slow(Farm):
         )
 
     def expected(self, name: str) -> NodeName | None:
-        view = self.engine.queries.released(self.pods[name].uid)
+        view = self.engine.queries.released_view(self.pods[name].uid)
         assert view is not None
         return view.node
 

@@ -9,19 +9,19 @@ import msgspec
 import pytest
 
 from app.core.model import Node, Pod, Uid
-from app.core.placement.pod_affinity import FEW
-from app.core.podspec.constraints import PodDistanceRule, PodDistanceRules, Taint
+from app.core.placement.pod_affinity import MIN_CACHED_ANSWERS
+from app.core.podspec.constraints import DistanceRuleKind, PodDistanceRule, Taint
 from app.k8s_types import objects
-from app.kube.convert_constraints import read_spacings
+from app.kube.convert_constraints import read_distance_rules
 from tests.support.engine_bench import Bench
 from tests.support.placement_bench import asks, near
 from tests.support.placement_bench import node as plain_node
 
 HOST, ZONE = "kubernetes.io/hostname", "zone"
-APART = PodDistanceRules(PodDistanceRule.APART, HOST, "g")
-APART_BY_ZONE = PodDistanceRules(PodDistanceRule.APART, ZONE, "g")
-CLOSE = PodDistanceRules(PodDistanceRule.CLOSE, ZONE, "g")
-EVEN = PodDistanceRules(PodDistanceRule.EVEN, ZONE, "g")
+APART = PodDistanceRule(DistanceRuleKind.APART, HOST, "g")
+APART_BY_ZONE = PodDistanceRule(DistanceRuleKind.APART, ZONE, "g")
+CLOSE = PodDistanceRule(DistanceRuleKind.CLOSE, ZONE, "g")
+EVEN = PodDistanceRule(DistanceRuleKind.EVEN, ZONE, "g")
 
 
 def node(name: str, zone: str = "", *taints: Taint, gpus: int = 8) -> Node:
@@ -30,8 +30,8 @@ def node(name: str, zone: str = "", *taints: Taint, gpus: int = 8) -> Node:
     return replace(made, labels=labels)
 
 
-def spaced(name: str, *spacings: PodDistanceRules, gpus: int = 1, **more: Any) -> Pod:
-    return asks(name, gpus, spacings=spacings, **more)
+def spaced(name: str, *spacings: PodDistanceRule, gpus: int = 1, **more: Any) -> Pod:
+    return asks(name, gpus, distance_rules=spacings, **more)
 
 
 def zones(bench: Bench) -> dict[str, int]:
@@ -98,25 +98,25 @@ def test_however_many_groups_wait_each_is_judged_once() -> None:
     bench = Bench(node("a"))
     first = spaced("first", gpus=8)
     bench.see(first)
-    many = range(2 * FEW + 1)
+    many = range(2 * MIN_CACHED_ANSWERS + 1)
     bench.see(*(spaced(f"p{n}", APART._replace(group=f"g{n}"), gpus=8) for n in many))
-    company = bench.engine._placement.company
+    company = bench.engine._placement.pod_peers
     for _ in range(3):  # the expected number of pods, and then twice as many
         again = replace(first, uid=Uid("again"), name="again", priority=9)
         bench.gone(first)
         bench.see(again)
         first = again
-    assert len(company._open) >= 2 * FEW
+    assert len(company._open) >= 2 * MIN_CACHED_ANSWERS
     assert len(company._pins) < 5  # they may all use the same nodes
 
 
 def test_groups_that_are_gone_are_forgotten() -> None:
     bench = Bench(node("a"))
     for number in range(50):
-        pod = spaced(f"p{number}", APART._replace(group=f"g{number}", key=f"odd-{number}"))
+        pod = spaced(f"p{number}", APART._replace(group=f"g{number}", topology_key=f"odd-{number}"))
         bench.see(pod)
         bench.gone(pod)
-    company = bench.engine._placement.company
+    company = bench.engine._placement.pod_peers
     assert len(bench.released) == 50
     assert (len(company._groups), len(company._domains)) == (0, 1)
 
@@ -132,7 +132,7 @@ def test_a_zone_that_is_full_holds_up_those_that_would_be_too_many_in_the_other(
     pods = [spaced(f"p{i}", EVEN, gpus=1) for i in range(4)]
     bench.see(*pods)
     assert zones(bench) == {"x": 2, "y": 1}  # a second pod in y does not fit, so no third in x
-    bench.see(*(spaced(f"q{i}", EVEN._replace(group="h", skew=2), gpus=1) for i in range(3)))
+    bench.see(*(spaced(f"q{i}", EVEN._replace(group="h", max_skew=2), gpus=1) for i in range(3)))
     assert zones(bench) == {"x": 4, "y": 1}
 
 
@@ -151,14 +151,14 @@ def test_only_zones_that_the_pod_may_go_to_count() -> None:
     only_x = near(ZONE, "In", "x")
     bench.see(*(spaced(f"p{i}", EVEN, affinity=only_x) for i in range(3)))
     assert zones(bench) == {"x": 3}
-    ignoring = EVEN._replace(honors_terms=False, group="h")
+    ignoring = EVEN._replace(honors_node_affinity=False, group="h")
     bench.see(*(spaced(f"q{i}", ignoring, affinity=only_x) for i in range(3)))
     assert zones(bench) == {"x": 4}
 
 
 def test_with_too_few_domains_the_fewest_is_none() -> None:
     bench = Bench(node("x0", "x"), node("y0", "y"))
-    bench.see(*(spaced(f"p{i}", EVEN._replace(least=3)) for i in range(4)))
+    bench.see(*(spaced(f"p{i}", EVEN._replace(min_domains=3)) for i in range(4)))
     assert zones(bench) == {"x": 1, "y": 1}
 
 
@@ -175,8 +175,8 @@ def test_pods_that_stay_together_follow_the_first() -> None:
 # --- fields of a pod ---
 
 
-def read(spec: dict[str, Any], **labels: str) -> tuple[PodDistanceRules, ...]:
-    return read_spacings(msgspec.convert(spec, objects.PodSpec), "space", labels)
+def read(spec: dict[str, Any], **labels: str) -> tuple[PodDistanceRule, ...]:
+    return read_distance_rules(msgspec.convert(spec, objects.PodSpec), "space", labels)
 
 
 def apart(**term: Any) -> dict[str, Any]:
@@ -225,4 +225,4 @@ def test_only_hard_spread_is_read_and_all_of_it() -> None:
     soft = {"topologyKey": HOST, "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
     spec = {"topologySpreadConstraints": [{**hard, **policies, **APP}, {**soft, **APP}]}
     [found] = read(spec, app="x")
-    assert found == PodDistanceRules(PodDistanceRule.EVEN, ZONE, found.group, 2, 3, False, True)
+    assert found == PodDistanceRule(DistanceRuleKind.EVEN, ZONE, found.group, 2, 3, False, True)

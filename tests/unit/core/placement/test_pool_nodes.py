@@ -41,7 +41,9 @@ def gang(count: int, **amounts: int) -> Parts:
 
 
 def places(nodes: PoolNodes, parts: Parts, withheld: dict[str, Amounts] | None = None) -> list[str]:
-    plan = nodes.find(parts, {NodeName(name): room for name, room in (withheld or {}).items()})
+    plan = nodes.find_assignment(
+        parts, {NodeName(name): room for name, room in (withheld or {}).items()}
+    )
     return [] if plan is None else list(plan.nodes)
 
 
@@ -86,10 +88,10 @@ def test_a_closed_node_takes_nothing_more() -> None:
 def test_a_dropped_node_takes_nothing_and_forgets_what_was_taken() -> None:
     nodes = pool(a={GPU: 8}, b={GPU: 4})
     slot = nodes.allocate(NodeName("a"), {GPU: 3})
-    nodes.drop(NodeName("a"))
+    nodes.drop_node(NodeName("a"))
     assert places(nodes, one(gpu=8)) == []
     nodes.set_node(NodeName("a"), {GPU: 8}, {}, True)
-    nodes.give(slot)
+    nodes.release_allocation(slot)
     assert nodes.free(NodeName("a")) == {GPU: 8}
 
 
@@ -107,7 +109,7 @@ def test_what_runs_on_an_unknown_node_counts_once_the_node_appears() -> None:
     assert nodes.free(NodeName("a")) == {}
     nodes.set_node(NodeName("a"), {GPU: 8}, {}, True)
     assert nodes.free(NodeName("a")) == {GPU: 2}
-    nodes.give(slot)
+    nodes.release_allocation(slot)
     assert nodes.free(NodeName("a")) == {GPU: 8}
 
 
@@ -122,17 +124,17 @@ def test_what_runs_runs_even_if_it_does_not_fit() -> None:
     nodes = pool(a={GPU: 2}, b={GPU: 1})
     slots = [nodes.allocate(NodeName("a"), {GPU: 2}) for _ in range(2)]
     assert nodes.free(NodeName("a")) == {GPU: -2}
-    nodes.give(slots[0])
+    nodes.release_allocation(slots[0])
     assert places(nodes, one(gpu=2)) == []
-    nodes.give(slots[1])
+    nodes.release_allocation(slots[1])
     assert places(nodes, one(gpu=2)) == ["a"]
 
 
 def test_giving_back_twice_changes_nothing() -> None:
     nodes = pool(a={GPU: 2}, b={GPU: 2})
     slot = nodes.allocate(NodeName("a"), {GPU: 1})
-    nodes.give(slot)
-    nodes.give(slot)
+    nodes.release_allocation(slot)
+    nodes.release_allocation(slot)
     assert nodes.free(NodeName("a")) == {GPU: 2}
 
 
@@ -161,21 +163,21 @@ def test_pods_without_devices_leave_devices_alone() -> None:
 
 def test_pods_without_devices_avoid_the_cores_that_devices_need() -> None:
     mix = PodMix()
-    mix.saw(one(gpu=1, cpu=4000))
+    mix.count_workload(one(gpu=1, cpu=4000))
     nodes = pool(PlacementStrategy.PACK, mix, a={GPU: 1, CPU: 8000}, b={GPU: 8, CPU: 40000})
     assert places(nodes, one(cpu=6000)) == ["b"]
 
 
 def test_devices_without_enough_cores_go_first_to_pods_that_need_few() -> None:
     mix = PodMix()
-    mix.saw(one(gpu=1, cpu=10_000))
+    mix.count_workload(one(gpu=1, cpu=10_000))
     nodes = pool(PlacementStrategy.PACK, mix, a={GPU: 4, CPU: 40_000}, b={GPU: 4, CPU: 20_000})
     assert places(nodes, gang(2, gpu=1)) == ["b", "b"]
 
 
 def test_devices_short_of_a_whole_number_of_pods_cost_nothing() -> None:
     mix = PodMix()
-    mix.saw(one(gpu=3))
+    mix.count_workload(one(gpu=3))
     nodes = pool(PlacementStrategy.PACK, mix, a={GPU: 6}, b={GPU: 8})
     assert places(nodes, gang(3, gpu=1)) == ["b", "b", "a"]
 
@@ -185,7 +187,7 @@ def test_a_node_is_not_broken_that_larger_pods_could_use() -> None:
     mix = PodMix()
     nodes = pool(PlacementStrategy.PACK, mix, a={GPU: 3}, b={GPU: 2})
     assert places(nodes, wanted) == ["b"]  # best fit: no sample of other pods exists
-    mix.saw(one(gpu=2))
+    mix.count_workload(one(gpu=2))
     assert places(nodes, wanted) == ["a"]
 
 
@@ -198,19 +200,19 @@ def test_a_pool_that_few_can_do_without_is_spared() -> None:
         pools[many].set_node(NodeName(name), {GPU: 8}, {}, True)
     anywhere = one(gpu=1)
     for allowed, count in (((few, many), 3), ((many,), 2), ((few,), 1)):
-        mix.saw(gang(count, gpu=1), allowed)
-    costs = {name: plan.cost for name in pools if (plan := pools[name].find(anywhere))}
+        mix.count_workload(gang(count, gpu=1), allowed)
+    costs = {name: plan.cost for name in pools if (plan := pools[name].find_assignment(anywhere))}
     assert costs[many] < costs[few]
 
 
 def test_costs_of_pools_compare_the_fit() -> None:
     mix = PodMix()
-    mix.saw(one(gpu=4))
+    mix.count_workload(one(gpu=4))
     tight, wide = (
         pool(PlacementStrategy.PACK, mix, a={GPU: 1}),
         pool(PlacementStrategy.PACK, mix, b={GPU: 4}, c={GPU: 4}),
     )
-    plans = [nodes.find(one(gpu=1)) for nodes in (tight, wide)]
+    plans = [nodes.find_assignment(one(gpu=1)) for nodes in (tight, wide)]
     assert plans[0] is not None
     assert plans[1] is not None
     assert plans[0].cost < plans[1].cost
@@ -258,7 +260,7 @@ def test_room_that_came_back_is_found() -> None:
     wanted = one(gpu=2)
     slot = nodes.allocate(NodeName("a"), {GPU: 1})
     assert places(nodes, wanted) == []
-    nodes.give(slot)
+    nodes.release_allocation(slot)
     assert places(nodes, wanted) == ["a"]
 
 
@@ -297,16 +299,16 @@ def test_devices_given_back_become_whole_again() -> None:
     slots = [nodes.allocate(NodeName("a"), {GPU: value}) for value in (300, 1200, 400)]
     assert places(nodes, one(gpu=1000)) == []
     for slot in slots:
-        nodes.give(slot)
+        nodes.release_allocation(slot)
     assert places(nodes, one(gpu=2000)) == ["a"]
 
 
 def test_a_pod_that_overfills_gets_its_devices_as_others_leave() -> None:
     nodes = sold_in_fractions(a=1)
     first, second = (nodes.allocate(NodeName("a"), {GPU: 700}) for _ in range(2))
-    assert (first.proper, second.proper) == (True, False)
-    nodes.give(first)
-    assert second.proper
+    assert (first.has_fitting_devices, second.has_fitting_devices) == (True, False)
+    nodes.release_allocation(first)
+    assert second.has_fitting_devices
     assert nodes.free(NodeName("a")) == {GPU: 300}
     assert places(nodes, one(gpu=300)) == ["a"]
 
@@ -315,7 +317,7 @@ def test_a_node_may_gain_devices_while_pods_sit_on_it() -> None:
     nodes = sold_in_fractions(a=1)
     slots = [nodes.allocate(NodeName("a"), {GPU: 700}) for _ in range(2)]
     nodes.set_node(NodeName("a"), {GPU: 2000}, MILLE, True)
-    assert [slot.proper for slot in slots] == [True, True]
+    assert [slot.has_fitting_devices for slot in slots] == [True, True]
     assert places(nodes, one(gpu=600)) == []
     assert places(nodes, gang(2, gpu=300)) == ["a", "a"]
 
@@ -336,9 +338,9 @@ def test_more_kinds_than_are_kept_in_order_still_find_their_place() -> None:
 
 def test_only_pods_with_devices_make_the_mix() -> None:
     mix = PodMix()
-    mix.saw(one(cpu=1000, pods=1))
-    mix.saw((({CPU: 1, PODS: 1}, 1), ({GPU: 2}, 3)))
-    assert mix.draw()
+    mix.count_workload(one(cpu=1000, pods=1))
+    mix.count_workload((({CPU: 1, PODS: 1}, 1), ({GPU: 2}, 3)))
+    assert mix.renew_sample()
     assert [(kind[0], count) for kind, count in mix.sample] == [(((GPU, 2),), 3)]
 
 
@@ -347,8 +349,8 @@ def test_a_sample_stands_until_as_many_have_come_again() -> None:
     wanted = one(gpu=1)
     drawn = []
     for _ in range(16):
-        mix.saw(wanted)
-        drawn.append(mix.draw())
+        mix.count_workload(wanted)
+        drawn.append(mix.renew_sample())
     assert [number for number, new in enumerate(drawn, 1) if new] == [1, 2, 4, 8, 16]
 
 
@@ -357,10 +359,10 @@ def test_the_mix_follows_what_comes_lately() -> None:
     for size in (1, 2):
         parts = gang(PodMix.MEMORY, gpu=size)
         for _ in range(4):
-            mix.saw(parts)
-            mix.draw()
-    mix.saw(gang(PodMix.MEMORY, gpu=2))
-    mix.draw()
+            mix.count_workload(parts)
+            mix.renew_sample()
+    mix.count_workload(gang(PodMix.MEMORY, gpu=2))
+    mix.renew_sample()
     (newest, count), (oldest, before) = mix.sample
     assert (newest[0], oldest[0]) == (((GPU, 2),), ((GPU, 1),))
     assert count > 4 * before
@@ -369,8 +371,8 @@ def test_the_mix_follows_what_comes_lately() -> None:
 def test_the_mix_remembers_a_bounded_number_of_kinds() -> None:
     mix = PodMix()
     for size in range(1, 10 * PodMix.KINDS):
-        mix.saw(gang(1 + (size == 7), gpu=size))
-    mix.draw()
+        mix.count_workload(gang(1 + (size == 7), gpu=size))
+    mix.renew_sample()
     assert len(mix.sample) == PodMix.SAMPLE
     assert mix.kinds <= 4 * PodMix.KINDS
 
@@ -380,6 +382,6 @@ def test_requests_of_deleted_pods_are_dropped(pods: int, left: int) -> None:
     nodes = pool(a={GPU: 8})
     kept = [one(gpu=1) for _ in range(600)]
     for parts in kept:
-        nodes.find(parts)
-    nodes.trim(pods)
-    assert len(nodes._wants) == left
+        nodes.find_assignment(parts)
+    nodes.trim_caches(pods)
+    assert len(nodes._requests) == left

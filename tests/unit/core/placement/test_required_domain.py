@@ -21,7 +21,7 @@ from app.core.model import (
     Quota,
     ReleaseOutcome,
     Resource,
-    Said,
+    SchedulerCondition,
     Tenant,
     TenantName,
     TopologyConstraint,
@@ -45,7 +45,7 @@ def node(name: str, rack: str, gpus: int = 4) -> Node:
 
 def member(number: int, size: int, near: TopologyConstraint | None = MUST, gpus: int = 1) -> Pod:
     pod = replace(held_pod(f"g{number}", "a"), demand={GPU: gpus, PODS: 1})
-    return replace(pod, gang="train", gang_size=size, near=near)
+    return replace(pod, gang="train", gang_size=size, topology=near)
 
 
 def gang(size: int, near: TopologyConstraint | None = MUST, gpus: int = 1) -> list[Pod]:
@@ -55,7 +55,7 @@ def gang(size: int, near: TopologyConstraint | None = MUST, gpus: int = 1) -> li
 def busy(name: str, where: str, gpus: int, namespace: str = "b") -> Pod:
     """A running pod that was released before."""
     pod = replace(held_pod(name, namespace), demand={GPU: gpus, PODS: 1}, gates=())
-    return replace(pod, release=f"7.{sum(map(ord, name))}", node=NodeName(where))
+    return replace(pod, release_annotation=f"7.{sum(map(ord, name))}", node=NodeName(where))
 
 
 class Bench:
@@ -99,7 +99,7 @@ class Bench:
         return {name: str(order.node) for name, order in self.released.items()}
 
     def why(self, pod: Pod) -> tuple[Rule, str]:
-        found = self.engine.queries.why(pod.uid)
+        found = self.engine.queries.explain_wait(pod.uid)
         assert found is not None
         return found.rule, found.text
 
@@ -110,8 +110,8 @@ def test_a_gang_that_must_is_released_into_one_domain_and_kept_there() -> None:
     assert set(bench.nodes().values()) == {"b", "c"}
     orders = bench.released.values()
     assert {tuple(order.selector.items()) for order in orders} == {((RACK, "r2"),)}
-    assert {order.steer.host for order in orders if order.steer} == {"host-b", "host-c"}
-    assert not any(order.steer.exactly for order in orders if order.steer)
+    assert {order.node_hint.host for order in orders if order.node_hint} == {"host-b", "host-c"}
+    assert not any(order.node_hint.is_required for order in orders if order.node_hint)
 
 
 def test_a_pod_that_names_the_domain_itself_is_not_given_it_again() -> None:
@@ -124,7 +124,7 @@ def test_unlike_pods_that_must_get_exactly_their_nodes() -> None:
     bench = Bench(node("a", "r1", 6), node("b", "r2", 5), node("c", "r2", 3))
     bench.see(member(0, 3, gpus=5), member(1, 3, gpus=2), member(2, 3, gpus=1))
     assert bench.nodes() == {"g0": "b", "g1": "c", "g2": "c"}
-    assert all(order.steer and order.steer.exactly for order in bench.released.values())
+    assert all(order.node_hint and order.node_hint.is_required for order in bench.released.values())
 
 
 def test_what_must_waits_for_one_domain_while_there_is_room_in_two() -> None:
@@ -184,7 +184,7 @@ def test_room_is_reserved_in_one_domain_and_only_there() -> None:
     bench.see(busy("x", "a", 3), busy("y", "b", 3))
     bench.see(*gang(4))
     bench.hear(at=2000)
-    small = [replace(held_pod(f"s{n}", "b"), since=Millis(1500)) for n in range(3)]
+    small = [replace(held_pod(f"s{n}", "b"), created_at=Millis(1500)) for n in range(3)]
     bench.see(*small, at=2000)
     [started] = bench.nodes().values()  # one of two free devices is reserved for the gang
     other = "b" if started == "a" else "a"
@@ -233,8 +233,8 @@ def test_a_replacement_waits_for_room_where_its_gang_is() -> None:
 
 def test_the_rest_of_a_half_released_gang_goes_where_the_others_are() -> None:
     bench = Bench(node("a", "r1", 8), node("b", "r2", 2))
-    old = replace(member(0, 2), gates=(), release="7.1", node=NodeName("a"))
-    bench.see(old, replace(member(1, 2), release="0@8"))
+    old = replace(member(0, 2), gates=(), release_annotation="7.1", node=NodeName("a"))
+    bench.see(old, replace(member(1, 2), release_annotation="0@8"))
     assert bench.nodes() == {"g1": "a"}
 
 
@@ -260,19 +260,21 @@ def test_whose_node_is_lost_is_expected_only_where_its_release_lets_it_go(seen: 
     for pod in members:
         order = bench.released[pod.name]
         bench.hear(ev.ReleaseAnswered(Millis(0), pod.uid, ReleaseOutcome.RELEASED))
-        after = replace(pod, gates=(), release=order.intent.stamp, pool=POOL.name)
+        after = replace(pod, gates=(), release_annotation=order.intent.stamp, pool=POOL.name)
         if seen:
             after = replace(after, selector=dict(order.selector))
         bench.see(replace(after, node=order.node if order.node == "b" else None))
         if order.node != "b":
-            bench.see(replace(after, said=Said("Unschedulable"), owner="job"))
+            bench.see(
+                replace(after, scheduler_condition=SchedulerCondition("Unschedulable"), owner="job")
+            )
     bench.hear(ev.PodGone(Millis(0), Uid("b/x")), ev.NodeGone(Millis(0), NodeName("a")))
     lost = [pod for pod in members if bench.released[pod.name].node == "a"]
     for pod in lost:
-        view = bench.engine.queries.released(pod.uid)
+        view = bench.engine.queries.released_view(pod.uid)
         assert view is not None
         assert view.node is None
-    bench.see(replace(member(9, 0), gang="", near=None, demand={GPU: 12, PODS: 1}))
+    bench.see(replace(member(9, 0), gang="", topology=None, demand={GPU: 12, PODS: 1}))
     assert bench.released["g9"].node == "c"
     tracked = bench.engine._registry.pods[Uid("a/g9")]
     bench.hear(ev.ReleaseAnswered(Millis(0), Uid("a/g9"), ReleaseOutcome.RELEASED))
@@ -281,6 +283,6 @@ def test_whose_node_is_lost_is_expected_only_where_its_release_lets_it_go(seen: 
     assert bench.expelled == [pod.name for pod in lost]
     for pod in lost:
         bench.hear(ev.PodGone(Millis(2 * timeout), pod.uid), at=2 * timeout)
-    again = [replace(pod, uid=Uid(f"again-{pod.name}"), gang="", near=None) for pod in lost]
+    again = [replace(pod, uid=Uid(f"again-{pod.name}"), gang="", topology=None) for pod in lost]
     bench.see(*again, at=2 * timeout)
     assert {bench.released[pod.name].node for pod in again} == {"c"}

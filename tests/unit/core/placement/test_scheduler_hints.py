@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.core.admission.hold import HoldDecision, NamespaceOwner, PodCreateRequest, judge
+from app.core.admission.hold import HoldDecision, NamespaceOwner, PodCreateRequest, decide_hold
 from app.core.model import (
     Millis,
     NodeName,
@@ -23,16 +23,21 @@ from app.core.model import (
 )
 from app.core.placement.scheduler_hints import (
     HOSTNAME,
+    PREFER_USED_NODES,
     PREFERRED,
     REQUIRED,
-    TOWARDS_OTHERS,
     NodeHint,
-    confined_to,
+    domain_selector_of,
     may_pack,
-    steer_of,
-    steer_patch,
+    node_hint_of,
+    node_hint_patch,
 )
-from app.core.podspec.annotations import manner_of, misread, named_level, named_style
+from app.core.podspec.annotations import (
+    annotation_warnings,
+    gang_layout_of,
+    named_placement,
+    named_topology,
+)
 from app.core.podspec.equivalence_class import EquivalenceClass, GangLayout
 from app.core.quantities import ManagedResources
 from app.core.release_patch import release_patch
@@ -75,8 +80,8 @@ def read(document: Json) -> Pod:
 
 def steered(affinity: Json | None, *, exactly: bool, off: tuple[str, ...] = ()) -> Json:
     document = stored(affinity)
-    steer = NodeHint("host-1", exactly, read(document).bounds, off)
-    released = apply(document, release_patch(replace(ORDER, steer=steer)))
+    steer = NodeHint("host-1", exactly, read(document).affinity_presence, off)
+    released = apply(document, release_patch(replace(ORDER, node_hint=steer)))
     assert "schedulingGates" not in released["spec"]
     found = released["spec"]["affinity"]
     assert isinstance(found, dict)
@@ -88,7 +93,7 @@ def steered(affinity: Json | None, *, exactly: bool, off: tuple[str, ...] = ()) 
     [
         None,
         {},
-        {"podAffinity": TOWARDS_OTHERS},
+        {"podAffinity": PREFER_USED_NODES},
         {"nodeAffinity": {}},
         {"nodeAffinity": {PREFERRED: []}},
         {"nodeAffinity": {PREFERRED: [OTHER]}},
@@ -141,28 +146,28 @@ def test_an_exact_node_goes_into_every_term_and_makes_none_more(
 
 def shape_of(*counts: int, manner: GangLayout) -> EquivalenceClass:
     parts = tuple(({GPU: size}, count) for size, count in enumerate(counts, 1))
-    return EquivalenceClass(parts, {}, (PoolName("p"),), manner=manner)
+    return EquivalenceClass(parts, {}, (PoolName("p"),), layout=manner)
 
 
 def test_only_unlike_pods_that_stay_in_one_domain_are_bound_to_their_nodes() -> None:
-    must, pod = GangLayout(near=TopologyConstraint("rack", True)), held_pod("p", "t")
+    must, pod = GangLayout(topology=TopologyConstraint("rack", True)), held_pod("p", "t")
     labels = {HOSTNAME: "host-1", "rack": "r1"}
-    alike = steer_of(shape_of(4, manner=must), pod, NODE, labels)
-    unlike = steer_of(shape_of(4, 1, manner=must), pod, NODE, labels)
-    loose = steer_of(
-        shape_of(4, 1, manner=GangLayout(near=TopologyConstraint("rack"))), pod, NODE, labels
+    alike = node_hint_of(shape_of(4, manner=must), pod, NODE, labels)
+    unlike = node_hint_of(shape_of(4, 1, manner=must), pod, NODE, labels)
+    loose = node_hint_of(
+        shape_of(4, 1, manner=GangLayout(topology=TopologyConstraint("rack"))), pod, NODE, labels
     )
-    assert [each and each.exactly for each in (alike, unlike, loose)] == [False, True, False]
-    assert confined_to(shape_of(4, manner=must), labels) == {"rack": "r1"}
-    assert confined_to(shape_of(4, manner=GangLayout()), labels) == {}
+    assert [each and each.is_required for each in (alike, unlike, loose)] == [False, True, False]
+    assert domain_selector_of(shape_of(4, manner=must), labels) == {"rack": "r1"}
+    assert domain_selector_of(shape_of(4, manner=GangLayout()), labels) == {}
 
 
 def test_a_pod_that_may_go_to_one_node_alone_needs_no_steering() -> None:
-    pod = replace(held_pod("p", "t"), only=(NODE,))
+    pod = replace(held_pod("p", "t"), node_names=(NODE,))
     shape = shape_of(1, manner=GangLayout())
-    assert steer_of(shape, pod, NODE, {HOSTNAME: "host-1"}) is None
-    assert steer_of(shape, held_pod("p", "t"), NODE, {}) is None
-    assert steer_patch(NodeHint("host-1"))
+    assert node_hint_of(shape, pod, NODE, {HOSTNAME: "host-1"}) is None
+    assert node_hint_of(shape, held_pod("p", "t"), NODE, {}) is None
+    assert node_hint_patch(NodeHint("host-1"))
 
 
 @pytest.mark.parametrize(
@@ -184,10 +189,10 @@ def test_nodes_where_room_is_kept_are_left_alone(before: Json | None) -> None:
 
 def test_who_waits_for_a_node_to_come_is_only_kept_off_some() -> None:
     shape, pod = shape_of(1, manner=GangLayout()), held_pod("p", "t")
-    assert steer_of(shape, pod, None, {}) is None
-    found = steer_of(shape, pod, None, {}, ("host-2",))
+    assert node_hint_of(shape, pod, None, {}) is None
+    found = node_hint_of(shape, pod, None, {}, ("host-2",))
     assert found is not None
-    patch = release_patch(replace(ORDER, steer=found))
+    patch = release_patch(replace(ORDER, node_hint=found))
     away = {"key": HOSTNAME, "operator": "NotIn", "values": ["host-2"]}
     affinity = apply(stored(None), patch)["spec"]["affinity"]
     must = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
@@ -197,9 +202,9 @@ def test_who_waits_for_a_node_to_come_is_only_kept_off_some() -> None:
 def test_the_chosen_node_is_never_one_to_leave_alone() -> None:
     shape = shape_of(1, manner=GangLayout())
     labels = {HOSTNAME: "host-1"}
-    found = steer_of(shape, held_pod("p", "t"), NODE, labels, ("host-1", "host-2"))
+    found = node_hint_of(shape, held_pod("p", "t"), NODE, labels, ("host-1", "host-2"))
     assert found is not None
-    assert found.off == ("host-2",)
+    assert found.excluded_hosts == ("host-2",)
 
 
 PACKED, SPREAD = Pool(PoolName("a")), Pool(PoolName("b"), placement=PlacementStrategy.SPREAD)
@@ -236,16 +241,16 @@ def test_a_pod_is_pulled_to_others_where_pods_are_packed(
     "before", [None, {}, {"nodeAffinity": {PREFERRED: [OTHER]}}], ids=["none", "empty", "nodes"]
 )
 def test_the_pull_leaves_what_is_written(before: Json | None) -> None:
-    candidate = PodCreateRequest("team-a", UserName("alice"), {GPU: 1}, packs=True)
-    verdict = judge(
-        replace(candidate, affinity=before is not None),
+    candidate = PodCreateRequest("team-a", UserName("alice"), {GPU: 1}, may_pack=True)
+    verdict = decide_hold(
+        replace(candidate, has_affinity=before is not None),
         NamespaceOwner(TenantName("team-a")),
         MANAGED,
     )
     assert isinstance(verdict, HoldDecision)
     spec = {} if before is None else {"affinity": before}
     pod = apply({"metadata": {}, "spec": spec}, verdict.patch)
-    assert pod["spec"]["affinity"] == {**(before or {}), "podAffinity": TOWARDS_OTHERS}
+    assert pod["spec"]["affinity"] == {**(before or {}), "podAffinity": PREFER_USED_NODES}
 
 
 @pytest.mark.parametrize(
@@ -266,8 +271,8 @@ def test_a_level_is_written_with_a_word_and_a_label(
     written: str, near: TopologyConstraint | None
 ) -> None:
     annotations = {"fairgate.io/topology": written}
-    assert named_level(annotations) == near
-    assert (list(misread(annotations)) == []) is (near is not None)
+    assert named_topology(annotations) == near
+    assert (list(annotation_warnings(annotations)) == []) is (near is not None)
 
 
 @pytest.mark.parametrize(
@@ -276,8 +281,8 @@ def test_a_level_is_written_with_a_word_and_a_label(
 )
 def test_a_placement_is_one_of_two_words(written: str, style: PlacementStrategy | None) -> None:
     annotations = {"fairgate.io/placement": written}
-    assert named_style(annotations) == style
-    assert (list(misread(annotations)) == []) is (style is not None)
+    assert named_placement(annotations) == style
+    assert (list(annotation_warnings(annotations)) == []) is (style is not None)
 
 
 def test_where_the_pods_of_a_gang_differ_the_strictest_word_holds() -> None:
@@ -287,7 +292,7 @@ def test_where_the_pods_of_a_gang_differ_the_strictest_word_holds() -> None:
         TopologyConstraint("z", True),
         TopologyConstraint("c", True),
     ]
-    assert manner_of([None, PlacementStrategy.SPREAD], nears, [NODE]) == GangLayout(
+    assert gang_layout_of([None, PlacementStrategy.SPREAD], nears, [NODE]) == GangLayout(
         PlacementStrategy.SPREAD, TopologyConstraint("c", True), (NODE,)
     )
-    assert manner_of([None], [None], [NODE]) == GangLayout()
+    assert gang_layout_of([None], [None], [NODE]) == GangLayout()

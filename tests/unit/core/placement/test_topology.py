@@ -6,15 +6,15 @@ import pytest
 
 from app.core.model import Amounts, NodeName, PlacementStrategy, Resource, TopologyConstraint
 from app.core.placement.pool_nodes import PoolNodes
-from app.core.placement.topology import grounds
+from app.core.placement.topology import domain_nodes
 from app.core.podspec.equivalence_class import GangLayout, Parts
 from app.core.quantities import CPU
 
 GPU = Resource("nvidia.com/gpu")
 ZONE, RACK, CLIQUE = "zone", "rack", "nvidia.com/gpu.clique"
 MUST, MAY = (
-    GangLayout(near=TopologyConstraint(RACK, True)),
-    GangLayout(near=TopologyConstraint(RACK)),
+    GangLayout(topology=TopologyConstraint(RACK, True)),
+    GangLayout(topology=TopologyConstraint(RACK)),
 )
 ONE: Amounts = {GPU: 1}
 
@@ -36,7 +36,7 @@ def floor(
 def stand(
     nodes: PoolNodes, count: int, manner: GangLayout, demand: Amounts = ONE
 ) -> list[str] | None:
-    plan = nodes.find(((demand, count),), manner=manner)
+    plan = nodes.find_assignment(((demand, count),), manner=manner)
     return None if plan is None else sorted(plan.nodes)
 
 
@@ -85,7 +85,7 @@ def test_without_a_word_a_gang_stands_in_the_narrowest_domain_that_holds_it() ->
 
 def test_a_wide_domain_is_filled_from_the_fewest_narrow_ones() -> None:
     nodes = floor(*((f"n{i}", f"z/r{i // 2}", 4) for i in range(8)))
-    manner = GangLayout(near=TopologyConstraint(ZONE, True))
+    manner = GangLayout(topology=TopologyConstraint(ZONE, True))
     taken = stand(nodes, 16, manner)
     assert taken is not None
     assert {int(name[1:]) // 2 for name in taken} == {0, 1}
@@ -98,7 +98,7 @@ def test_an_nvlink_domain_is_a_level_like_any_other() -> None:
         nodes.set_node(NodeName(f"n{number}"), {GPU: 4, CPU: 64_000}, {}, True, labels)
     nodes.allocate(NodeName("n0"), {GPU: 4})
     assert (
-        stand(nodes, 8, GangLayout(near=TopologyConstraint(CLIQUE, True)))
+        stand(nodes, 8, GangLayout(topology=TopologyConstraint(CLIQUE, True)))
         == ["n2"] * 4 + ["n3"] * 4
     )
 
@@ -111,9 +111,9 @@ def test_domains_follow_what_is_taken_given_relabelled_and_gone() -> None:
     assert stand(nodes, 5, MUST) is None
     nodes.set_node(NodeName("b"), {GPU: 4, CPU: 64_000}, {}, True, {RACK: "r1"})
     assert set(stand(nodes, 5, MUST) or ()) == {"a", "b"}
-    nodes.give(slot)
+    nodes.release_allocation(slot)
     assert stand(nodes, 8, MUST) is not None
-    nodes.drop(NodeName("b"))
+    nodes.drop_node(NodeName("b"))
     assert stand(nodes, 5, MUST) is None
     assert stand(nodes, 4, MUST) == ["a"] * 4
 
@@ -128,30 +128,33 @@ def test_a_node_that_is_closed_holds_nobody() -> None:
 def test_what_is_withheld_is_not_counted() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 8))
     parts: Parts = ((ONE, 4),)
-    plan = nodes.find(parts, {NodeName("a"): {GPU: 1}}, manner=MUST)
+    plan = nodes.find_assignment(parts, {NodeName("a"): {GPU: 1}}, manner=MUST)
     assert plan is not None
     assert set(plan.nodes) == {"b"}
-    assert nodes.find(parts, {NodeName("a"): ONE, NodeName("b"): {GPU: 5}}, manner=MUST) is None
+    assert (
+        nodes.find_assignment(parts, {NodeName("a"): ONE, NodeName("b"): {GPU: 5}}, manner=MUST)
+        is None
+    )
 
 
 def test_pods_that_may_go_to_some_nodes_only_stay_in_one_domain_with_the_others() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
     parts: Parts = (({GPU: 2}, 1), ({GPU: 1}, 2))
-    plan = nodes.find(parts, pins=((NodeName("b"),), None), manner=MUST)
+    plan = nodes.find_assignment(parts, pins=((NodeName("b"),), None), manner=MUST)
     assert plan is not None
     assert plan.nodes == ("b", "b", "b")
 
 
 def test_unlike_pods_stay_in_one_domain() -> None:
     nodes = floor(("a", "z/r1", 6), ("b", "z/r2", 4), ("c", "z/r2", 4))
-    plan = nodes.find((({GPU: 4}, 1), ({GPU: 1}, 4)), manner=MUST)
+    plan = nodes.find_assignment((({GPU: 4}, 1), ({GPU: 1}, 4)), manner=MUST)
     assert plan is not None
     assert set(plan.nodes) == {"b", "c"}
 
 
 def test_the_rest_of_a_gang_goes_to_the_domain_of_those_that_run() -> None:
     nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 2))
-    beside = GangLayout(near=TopologyConstraint(RACK, True), beside=(NodeName("a"),))
+    beside = GangLayout(topology=TopologyConstraint(RACK, True), gang_nodes=(NodeName("a"),))
     assert stand(nodes, 1, beside) == ["a"]
     nodes.allocate(NodeName("a"), {GPU: 8})
     assert stand(nodes, 1, beside) is None
@@ -160,15 +163,22 @@ def test_the_rest_of_a_gang_goes_to_the_domain_of_those_that_run() -> None:
 def test_the_rest_of_a_gang_whose_domain_is_not_known_any_more_waits() -> None:
     nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 2))
     lost = NodeName("gone")
-    assert stand(nodes, 1, GangLayout(near=TopologyConstraint(RACK, True), beside=(lost,))) is None
     assert (
-        grounds(nodes.domains, GangLayout(near=TopologyConstraint(RACK, True), beside=(lost,)))
+        stand(nodes, 1, GangLayout(topology=TopologyConstraint(RACK, True), gang_nodes=(lost,)))
+        is None
+    )
+    assert (
+        domain_nodes(
+            nodes.domains, GangLayout(topology=TopologyConstraint(RACK, True), gang_nodes=(lost,))
+        )
         == []
     )
-    assert stand(nodes, 1, GangLayout(near=TopologyConstraint(RACK), beside=(lost,))) == ["b"]
-    some = GangLayout(near=TopologyConstraint(RACK, True), beside=(lost, NodeName("a")))
+    assert stand(nodes, 1, GangLayout(topology=TopologyConstraint(RACK), gang_nodes=(lost,))) == [
+        "b"
+    ]
+    some = GangLayout(topology=TopologyConstraint(RACK, True), gang_nodes=(lost, NodeName("a")))
     assert stand(nodes, 1, some) == ["a"]
-    assert grounds(nodes.domains, some) == [frozenset({"a"})]
+    assert domain_nodes(nodes.domains, some) == [frozenset({"a"})]
 
 
 def test_a_spread_gang_is_spread_within_its_domain() -> None:
@@ -188,13 +198,13 @@ def test_a_spread_gang_takes_racks_in_turn_and_nodes_in_turn_within_them() -> No
 
 def test_a_spread_gang_leaves_what_is_withheld() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
-    plan = nodes.find(
+    plan = nodes.find_assignment(
         ((ONE, 4),), {NodeName("a"): {GPU: 3}}, manner=GangLayout(PlacementStrategy.SPREAD)
     )
     assert plan is not None
     assert sorted(plan.nodes) == ["a", "b", "b", "b"]
     assert (
-        nodes.find(
+        nodes.find_assignment(
             ((ONE, 6),), {NodeName("a"): {GPU: 3}}, manner=GangLayout(PlacementStrategy.SPREAD)
         )
         is None

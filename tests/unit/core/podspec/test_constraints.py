@@ -10,8 +10,8 @@ from app.core.podspec.constraints import (
     NodeSelectorTerm,
     Taint,
     Toleration,
-    telling,
-    unborne,
+    first_untolerated_taint,
+    relevant_tolerations,
 )
 
 LABELS = {"zone": "a", "cores": "64", "empty": "", "odd": "1_0"}
@@ -51,7 +51,7 @@ LABELS = {"zone": "a", "cores": "64", "empty": "", "odd": "1_0"}
 def test_a_requirement_reads_labels_as_the_scheduler_does(
     key: str, operator: str, values: tuple[str, ...], holds: bool
 ) -> None:
-    assert NodeSelectorRequirement(key, operator, values).holds(LABELS) is holds
+    assert NodeSelectorRequirement(key, operator, values).matches(LABELS) is holds
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_requirement_reads_labels_as_the_scheduler_does(
 def test_a_toleration_bears_taints_as_the_scheduler_says(
     toleration: Toleration, bears: bool
 ) -> None:
-    assert toleration.bears(Taint("gpu", "yes", "NoSchedule")) is bears
+    assert toleration.tolerates(Taint("gpu", "yes", "NoSchedule")) is bears
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ def test_a_toleration_bears_taints_as_the_scheduler_says(
 def test_a_threshold_compares_the_value_of_the_taint(
     operator: str, value: str, bears: bool
 ) -> None:
-    assert Toleration("sla", operator, value).bears(Taint("sla", "950")) is bears
+    assert Toleration("sla", operator, value).tolerates(Taint("sla", "950")) is bears
 
 
 def test_every_barring_taint_must_be_borne_and_others_do_not_matter() -> None:
     soft = Taint("a", "", "PreferNoSchedule")
     hard, harder = Taint("b"), Taint("c", "", "NoExecute")
-    assert unborne((soft,), ()) is None
-    assert unborne((soft, hard), ()) == hard
-    assert unborne((hard, harder), (Toleration("b", "Exists"),)) == harder
-    assert unborne((hard, harder), (Toleration("", "Exists"),)) is None
+    assert first_untolerated_taint((soft,), ()) is None
+    assert first_untolerated_taint((soft, hard), ()) == hard
+    assert first_untolerated_taint((hard, harder), (Toleration("b", "Exists"),)) == harder
+    assert first_untolerated_taint((hard, harder), (Toleration("", "Exists"),)) is None
 
 
 def term(
@@ -128,13 +128,13 @@ NOT_N = NodeSelectorRequirement("metadata.name", "NotIn", ("n",))
 def test_of_several_terms_one_is_enough_and_all_of_it_must_hold(
     affinity: tuple[NodeSelectorTerm, ...] | None, suits: bool
 ) -> None:
-    assert NodeConstraints(affinity=affinity).suits("n", LABELS) is suits
+    assert NodeConstraints(affinity=affinity).matches_node("n", LABELS) is suits
 
 
 def test_node_selector_and_affinity_must_both_hold() -> None:
-    assert NodeConstraints((("zone", "a"),), (term(ZONE_A),)).suits("n", LABELS)
-    assert not NodeConstraints((("zone", "b"),), (term(ZONE_A),)).suits("n", LABELS)
-    assert not NodeConstraints((("zone", "a"),), (term(ZONE_B),)).suits("n", LABELS)
+    assert NodeConstraints((("zone", "a"),), (term(ZONE_A),)).matches_node("n", LABELS)
+    assert not NodeConstraints((("zone", "b"),), (term(ZONE_A),)).matches_node("n", LABELS)
+    assert not NodeConstraints((("zone", "a"),), (term(ZONE_B),)).matches_node("n", LABELS)
 
 
 def test_tolerations_that_every_pod_is_given_make_no_pod_unlike_another() -> None:
@@ -144,5 +144,5 @@ def test_tolerations_that_every_pod_is_given_make_no_pod_unlike_another() -> Non
     )
     soft = Toleration("x", "Exists", "", "PreferNoSchedule")
     own = Toleration("gpu", "Exists")
-    assert telling((*given, soft)) == ()
-    assert telling((own, *given)) == (own,)
+    assert relevant_tolerations((*given, soft)) == ()
+    assert relevant_tolerations((own, *given)) == (own,)

@@ -13,14 +13,14 @@ from app.core.podspec.device_fractions import (
     MEMORY,
     SHARED,
     WHOLE,
+    device_sizes,
     prices,
-    sizes,
     slice_price,
 )
-from app.core.podspec.requests import ContainerRequest, reserved
-from app.core.pricing.share_units import filled
+from app.core.podspec.requests import ContainerRequest, effective_requests
+from app.core.pricing.share_units import with_default_sides
 from app.core.quantities import ManagedResources
-from app.kube.hami import ANNOTATION, product, with_hami
+from app.kube.hami import ANNOTATION, add_hami_devices, device_product
 
 MANAGED = ManagedResources(["nvidia.com/*"])
 SLICE = Resource("nvidia.com/mig-1g.5gb")
@@ -98,14 +98,14 @@ def test_a_node_tells_prices(
 def test_the_memory_of_a_device_may_be_told_from_outside() -> None:
     offer = {MEMORY: 81920}
     assert prices({}, offer, 40960 << 20) == {MEMORY: share(1, 40960)}
-    assert sizes({}, offer, 40960 << 20) == {MEMORY: 40960}
+    assert device_sizes({}, offer, 40960 << 20) == {MEMORY: 40960}
 
 
 def nodes(*written: tuple[str, dict[str, str], dict[Resource, int]]) -> Pools:
     pools = Pools(MANAGED)
     for name, labels, offer in written:
         pools.put_node(Node(NodeName(name), labels, offer, True))
-    pools.settle()
+    pools.rebuild_if_stale()
     return pools
 
 
@@ -115,23 +115,23 @@ DEFAULT = PoolName("default")
 def test_slices_and_cards_are_measured_in_one_column() -> None:
     scale = nodes(("a", {}, {WHOLE: 8}), ("b", {}, {SLICE: 14})).scale()
     assert scale.size == {WHOLE: 10}
-    seven = scale.measured(DEFAULT, {SLICE: 7})
-    assert seven == scale.measured(DEFAULT, {WHOLE: 1}) == {WHOLE: scale.whole // 10}
+    seven = scale.usage_in_grains(DEFAULT, {SLICE: 7})
+    assert seven == scale.usage_in_grains(DEFAULT, {WHOLE: 1}) == {WHOLE: scale.total_grains // 10}
 
 
 def test_without_parts_nothing_changes() -> None:
     pools = nodes(("a", {}, {WHOLE: 8, Resource("amd.com/gpu"): 4, Resource("cpu"): 9}))
     pools.put_pool(Pool(DEFAULT, weights={Resource("cpu"): Fraction(2)}))
-    pools.settle()
+    pools.rebuild_if_stale()
     scale = pools.scale()
     assert scale.size == {WHOLE: 8, "cpu": 18}  # priced resources count, managed or not
-    assert (scale.columns, scale.fills) == ({}, {})
+    assert (scale.columns, scale.default_sides) == ({}, {})
 
 
 def test_an_unpriced_share_is_measured_against_itself_alone() -> None:
     scale = nodes(("a", {}, {WHOLE: 8, SLICE: 7}), ("b", {}, {SHARED: 10})).scale()
     assert scale.size == {WHOLE: 9, SHARED: 10}
-    assert scale.measured(DEFAULT, {SHARED: 5}) == {SHARED: scale.whole // 2}
+    assert scale.usage_in_grains(DEFAULT, {SHARED: 5}) == {SHARED: scale.total_grains // 2}
 
 
 def test_a_part_is_weighed_like_the_device_it_is_of() -> None:
@@ -140,10 +140,10 @@ def test_a_part_is_weighed_like_the_device_it_is_of() -> None:
     pools.put_pool(Pool(PoolName("small"), {"p": "small"}))
     pools.put_node(Node(NodeName("a"), {"p": "big"}, {SLICE: 7}, True))
     pools.put_node(Node(NodeName("b"), {"p": "small"}, {WHOLE: 4, SLICE: 7}, True))
-    pools.settle()
+    pools.rebuild_if_stale()
     scale = pools.scale()
     assert scale.size == {WHOLE: 9}
-    dear, cheap = (scale.grains(PoolName(p))[SLICE] for p in ("big", "small"))
+    dear, cheap = (scale.grains_per_unit(PoolName(p))[SLICE] for p in ("big", "small"))
     assert dear == 4 * cheap
 
 
@@ -160,8 +160,8 @@ def test_of_compute_and_memory_the_larger_counts() -> None:
     hami = {WHOLE: 20, CORES: 200, MEMORY: 81920}
     scale = nodes(("a", {}, hami)).scale()
     assert set(scale.size.values()) == {Fraction(2)}
-    held = scale.measured(DEFAULT, {WHOLE: 1, CORES: 10, MEMORY: 10240})
-    assert max(held.values()) == scale.whole // 8
+    held = scale.usage_in_grains(DEFAULT, {WHOLE: 1, CORES: 10, MEMORY: 10240})
+    assert max(held.values()) == scale.total_grains // 8
 
 
 def test_a_pod_that_names_no_part_has_the_whole_of_a_device() -> None:
@@ -170,30 +170,30 @@ def test_a_pod_that_names_no_part_has_the_whole_of_a_device() -> None:
     assert {r: v for r, v, _, _ in scale.cost(DEFAULT, {WHOLE: 1})} == {
         WHOLE: 1, CORES: 100, MEMORY: 40960,
     }  # fmt: skip
-    floor = pools.floors[DEFAULT]
+    floor = pools.nodes_by_pool[DEFAULT]
     floor.allocate(NodeName("a"), {WHOLE: 1, CORES: 60, MEMORY: 1024})
-    assert floor.find((({WHOLE: 1}, 1),)) is not None
-    assert floor.find((({WHOLE: 1}, 2),)) is None  # one of the two is in use
+    assert floor.find_assignment((({WHOLE: 1}, 1),)) is not None
+    assert floor.find_assignment((({WHOLE: 1}, 2),)) is None  # one of the two is in use
 
 
 def test_two_parts_of_sixty_per_cent_do_not_share_a_device() -> None:
-    floor = nodes(("a", {}, {WHOLE: 20, CORES: 200})).floors[DEFAULT]
+    floor = nodes(("a", {}, {WHOLE: 20, CORES: 200})).nodes_by_pool[DEFAULT]
     asked = {WHOLE: 1, CORES: 60}
-    assert floor.find(((asked, 2),)) is not None
-    assert floor.find(((asked, 3),)) is None  # 180 of 200, and yet no device has 60 left
+    assert floor.find_assignment(((asked, 2),)) is not None
+    assert floor.find_assignment(((asked, 3),)) is None  # 180 of 200, and yet no device has 60 left
 
 
 def test_what_is_asked_of_each_of_several_devices_is_asked_in_all() -> None:
     one = ContainerRequest(limits={WHOLE: "2", CORES: "30", MEMORY: "1000"})
-    assert reserved([one]) == {WHOLE: 2, CORES: 60, MEMORY: 2000, "pods": 1}
-    assert reserved([one, ContainerRequest(limits={CORES: "5"})])[CORES] == 65
+    assert effective_requests([one]) == {WHOLE: 2, CORES: 60, MEMORY: 2000, "pods": 1}
+    assert effective_requests([one, ContainerRequest(limits={CORES: "5"})])[CORES] == 65
 
 
 def test_filling_leaves_alone_who_says_what_it_takes() -> None:
     fill = (WHOLE, ((CORES, 100),))
-    assert filled({WHOLE: 2}, fill) == {WHOLE: 2, CORES: 200}
-    assert filled({WHOLE: 2, CORES: 60}, fill) == {WHOLE: 2, CORES: 60}
-    assert filled({SLICE: 2}, fill) == {SLICE: 2}
+    assert with_default_sides({WHOLE: 2}, fill) == {WHOLE: 2, CORES: 200}
+    assert with_default_sides({WHOLE: 2, CORES: 60}, fill) == {WHOLE: 2, CORES: 60}
+    assert with_default_sides({SLICE: 2}, fill) == {SLICE: 2}
 
 
 OLD = "GPU-1,10,32768,100,NVIDIA-Tesla V100,0,true:GPU-2,10,32768,100,NVIDIA-Tesla V100,0,false:"
@@ -205,16 +205,16 @@ NEW = (
 
 @pytest.mark.parametrize("written", [OLD, NEW], ids=["fields", "json"])
 def test_what_hami_notes_of_healthy_devices_is_offered(written: str) -> None:
-    offer = with_hami({WHOLE: 10}, {ANNOTATION: written})
+    offer = add_hami_devices({WHOLE: 10}, {ANNOTATION: written})
     assert offer == {WHOLE: 10, CORES: 100, MEMORY: 32768}
-    assert product({ANNOTATION: written}) == "NVIDIA-Tesla V100"
+    assert device_product({ANNOTATION: written}) == "NVIDIA-Tesla V100"
 
 
 @pytest.mark.parametrize(
     "written", ['[{"x":' + "[" * 5000, "[", "GPU-1,10", '[{"devmem":-1}]', "a,b,c,d,e,f,g:", "{}"]
 )
 def test_a_note_that_cannot_be_read_offers_nothing(written: str) -> None:
-    assert with_hami({WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
+    assert add_hami_devices({WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
 
 
 def test_plain_nodes_and_those_of_hami_may_be_one_pool() -> None:
@@ -223,15 +223,15 @@ def test_plain_nodes_and_those_of_hami_may_be_one_pool() -> None:
     scale = pools.scale()
     assert set(scale.size.values()) == {Fraction(10)}
     for pod in ({WHOLE: 1}, {WHOLE: 1, CORES: 100, MEMORY: 40960}):
-        assert max(scale.counted_for(DEFAULT, pod).values()) == scale.whole // 10
-    floor = pools.floors[DEFAULT]
-    assert floor.find((({WHOLE: 1}, 10),)) is not None
-    assert floor.find((({WHOLE: 1}, 11),)) is None
-    assert floor.find((({WHOLE: 1, CORES: 10}, 20),)) is not None
+        assert max(scale.demand_in_grains(DEFAULT, pod).values()) == scale.total_grains // 10
+    floor = pools.nodes_by_pool[DEFAULT]
+    assert floor.find_assignment((({WHOLE: 1}, 10),)) is not None
+    assert floor.find_assignment((({WHOLE: 1}, 11),)) is None
+    assert floor.find_assignment((({WHOLE: 1, CORES: 10}, 20),)) is not None
     pools.drop_node(NodeName("hami"))
     scale = pools.scale()
     assert (scale.size, scale.columns) == ({WHOLE: 8}, {})
-    assert pools.floors[DEFAULT].find((({WHOLE: 1}, 8),)) is not None
+    assert pools.nodes_by_pool[DEFAULT].find_assignment((({WHOLE: 1}, 8),)) is not None
 
 
 def test_what_has_no_size_is_not_counted() -> None:
@@ -239,18 +239,18 @@ def test_what_has_no_size_is_not_counted() -> None:
     there = pools.scale()
     pools.put_node(Node(NodeName("a"), {}, {SLICE: 7}, False))
     away = pools.scale()
-    assert (there.counted, away.counted) == ({SLICE}, frozenset())
-    assert not there.counts_alike(away), "what was noted meanwhile must be counted anew"
+    assert (there.counted_resources, away.counted_resources) == ({SLICE}, frozenset())
+    assert not there.counts_same_amounts(away), "what was noted meanwhile must be counted anew"
 
 
 def test_a_node_of_parts_may_become_ready_after_it_was_seen() -> None:
     offer = {WHOLE: 20, CORES: 200}
     pools = Pools(MANAGED)
     pools.put_node(Node(NodeName("a"), {}, offer, False))
-    pools.settle()
+    pools.rebuild_if_stale()
     assert pools.scale().size == {}
     pools.put_node(Node(NodeName("a"), {}, offer, True))
     assert set(pools.scale().size.values()) == {Fraction(2)}
     asked = {WHOLE: 1, CORES: 60}
-    assert pools.floors[DEFAULT].find(((asked, 2),)) is not None
-    assert pools.floors[DEFAULT].find(((asked, 3),)) is None
+    assert pools.nodes_by_pool[DEFAULT].find_assignment(((asked, 2),)) is not None
+    assert pools.nodes_by_pool[DEFAULT].find_assignment(((asked, 3),)) is None

@@ -19,8 +19,13 @@ from app.core.model import (
     Resource,
 )
 from app.core.placement.pools import Pools
-from app.core.podspec.gpu_memory import lack, need_of, needed, stated
-from app.core.podspec.requests import ContainerRequest, reserved
+from app.core.podspec.gpu_memory import (
+    declared_memory,
+    describe_shortage,
+    need_of,
+    parse_declared_memory,
+)
+from app.core.podspec.requests import ContainerRequest, effective_requests
 from app.core.quantities import GIB, MIB, PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import VirtualCluster, held_pod
 
@@ -46,23 +51,23 @@ MEMORY, SIZE = "fairgate.io/gpu-memory", "fairgate.io/model-size"
     ],
 )
 def test_a_size_is_the_memory_that_the_model_takes(size: str, expected: int) -> None:
-    assert needed({SIZE: size}) == expected
+    assert parse_declared_memory({SIZE: size}) == expected
 
 
 @pytest.mark.parametrize(
     ("memory", "expected"), [("40Gi", 40 * GIB), ("16G", 16 * 10**9), ("1.5Gi", 3 * GIB // 2)]
 )
 def test_memory_is_a_quantity(memory: str, expected: int) -> None:
-    assert needed({MEMORY: memory}) == expected
+    assert parse_declared_memory({MEMORY: memory}) == expected
 
 
 def test_who_says_nothing_needs_nothing() -> None:
-    assert needed({"fairgate.io/pools": "a"}) == 0
+    assert parse_declared_memory({"fairgate.io/pools": "a"}) == 0
 
 
 def test_stated_memory_goes_before_a_size() -> None:
     """A quantised model needs less than its number of parameters suggests."""
-    assert needed({MEMORY: "6Gi", SIZE: "7B"}) == 6 * GIB
+    assert parse_declared_memory({MEMORY: "6Gi", SIZE: "7B"}) == 6 * GIB
 
 
 @pytest.mark.parametrize(
@@ -85,8 +90,8 @@ def test_stated_memory_goes_before_a_size() -> None:
 )
 def test_what_cannot_be_read_is_named_with_what_to_write(annotations: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match=r"fairgate\.io/(gpu-memory|model-size).* write it"):
-        needed(annotations)
-    assert stated(annotations) == 0
+        parse_declared_memory(annotations)
+    assert declared_memory(annotations) == 0
 
 
 @pytest.mark.parametrize(
@@ -107,22 +112,22 @@ def test_what_cannot_be_read_is_named_with_what_to_write(annotations: dict[str, 
     ],
 )
 def test_devices_hold_so_much_and_no_more(demand: Amounts, each: int | None, memory: int) -> None:
-    assert need_of(memory, demand, MANAGED).holds(each) is True
-    assert need_of(memory + 1, demand, MANAGED).holds(each) is False
-    assert lack(need_of(memory + 1, demand, MANAGED), each)
-    assert not lack(need_of(memory, demand, MANAGED), each)
+    assert need_of(memory, demand, MANAGED).is_met_by(each) is True
+    assert need_of(memory + 1, demand, MANAGED).is_met_by(each) is False
+    assert describe_shortage(need_of(memory + 1, demand, MANAGED), each)
+    assert not describe_shortage(need_of(memory, demand, MANAGED), each)
 
 
 def test_memory_asked_of_each_of_two_cards_counts_twice() -> None:
     """HAMi reads gpumem as the memory of each device. The total is computed once, by the parser."""
     asked = ContainerRequest(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 10240})
-    need = need_of(20 * GIB, reserved([asked]), MANAGED)
-    assert need.holds(None) is True
-    assert replace(need, needed=20 * GIB + 1).holds(None) is False
+    need = need_of(20 * GIB, effective_requests([asked]), MANAGED)
+    assert need.is_met_by(None) is True
+    assert replace(need, needed=20 * GIB + 1).is_met_by(None) is False
 
 
 def test_of_devices_that_nobody_knows_nothing_is_told() -> None:
-    assert need_of(GIB, {GPU: 1}, MANAGED).holds(None) is None
+    assert need_of(GIB, {GPU: 1}, MANAGED).is_met_by(None) is None
 
 
 def wanting(gib: int, devices: int = 1, name: str = "p") -> Pod:
@@ -140,7 +145,7 @@ def known(*pools: Pool, nodes: tuple[Node, ...]) -> Pools:
         made.put_pool(pool)
     for each in nodes:
         made.put_node(each)
-    made.settle()
+    made.rebuild_if_stale()
     return made
 
 
@@ -167,28 +172,28 @@ NODES = (node("a100-0"), node("h100-0"), node("t4-0"))
 def test_pools_serve_what_their_devices_hold_the_smallest_first(
     gib: int, devices: int, pools: tuple[str, ...]
 ) -> None:
-    assert known(A100, H100, T4, nodes=NODES).serving(wanting(gib, devices), None) == pools
+    assert known(A100, H100, T4, nodes=NODES).eligible_pools(wanting(gib, devices), None) == pools
 
 
 def test_without_a_word_of_the_pool_its_smallest_node_tells() -> None:
     pools = known(kind("x"), nodes=(node("x-0", "81559"), node("x-1", "15360")))
-    assert pools.serving(wanting(15), None) == ("x",)
-    assert pools.serving(wanting(16), None) == ()
+    assert pools.eligible_pools(wanting(15), None) == ("x",)
+    assert pools.eligible_pools(wanting(16), None) == ()
     pools.drop_node(NodeName("x-1"))
-    pools.settle()
-    assert pools.serving(wanting(79), None) == ("x",)
+    pools.rebuild_if_stale()
+    assert pools.eligible_pools(wanting(79), None) == ("x",)
 
 
 @pytest.mark.parametrize("label", ["", "much", "0", "-1", "9" * 40])
 def test_a_pool_of_which_nobody_knows_serves_but_comes_last(label: str) -> None:
     pools = known(H100, kind("a"), nodes=(node("h100-0"), node("a-0", label)))
-    assert pools.serving(wanting(70), None) == ("h100", "a")
-    assert pools.serving(wanting(500), None) == ("a",)
+    assert pools.eligible_pools(wanting(70), None) == ("h100", "a")
+    assert pools.eligible_pools(wanting(500), None) == ("a",)
 
 
 def test_who_shares_a_claim_goes_where_that_is() -> None:
-    pod = replace(wanting(500, 0), claims=(ClaimRef("c", "c"),), plain={})
-    assert known(T4, nodes=NODES).serving(replace(pod, demand={PODS: 1}), None) == ("t4",)
+    pod = replace(wanting(500, 0), claims=(ClaimRef("c", "c"),), container_requests={})
+    assert known(T4, nodes=NODES).eligible_pools(replace(pod, demand={PODS: 1}), None) == ("t4",)
 
 
 def world(*pools: Pool, nodes: tuple[Node, ...] = NODES) -> VirtualCluster:
@@ -227,7 +232,7 @@ def test_who_waits_is_told_which_devices_are_too_small() -> None:
     pod = wanting(60)
     there.submit(pod, Millis(0), None)
     assert went(there) == []
-    why = there.engine.queries.why(pod.uid)
+    why = there.engine.queries.explain_wait(pod.uid)
     assert why is not None
     assert "may go to, or no node has the GPU memory that it needs" in why.text
     lacking = "it needs 60Gi of device memory, and asks for 1 device of {}"

@@ -11,14 +11,14 @@ import pytest
 from app.core.model import Millis
 from app.core.podspec.pod_groups import (
     ALONE,
-    ASKED,
+    SIZE_FROM_GROUP,
     UNBOUNDED,
     GangDeclaration,
+    GangMetadata,
     Membership,
-    Words,
-    doubtful,
+    gang_object_of,
+    gang_warnings,
     membership,
-    source_of,
 )
 from app.core.quantities import ManagedResources
 from app.kube.convert_groups import (
@@ -47,46 +47,52 @@ OLD_COUNT = {"pod-group.scheduling.sigs.k8s.io/min-available": "5"}
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (Words(), ALONE),
-        (Words(annotations=OURS), ("train", 4)),
-        (Words(annotations={**OURS, "fairgate.io/gang-size": "many"}), ALONE),
-        (Words(annotations={**OURS, "fairgate.io/gang-size": "1"}), ALONE),
-        (Words(annotations=BY_JOB, job="j"), ("job/j", ASKED)),
-        (Words(annotations=BY_JOB), ALONE),
-        (Words(IN_A_SET, BY_JOB, job="js-w-0"), ("jobset/js", ASKED)),
-        (Words(IN_A_SET, BY_JOB), ALONE),  # a label that no Job wrote
-        (Words(IN_A_SET, job="js-w-0"), ALONE),  # no gang is requested
-        (Words(annotations={}, job="j"), ALONE),
-        (Words(KUEUE, KUEUE_COUNT), ("kueue/kg", 3)),
-        (Words(KUEUE, {}), ALONE),
-        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "-3"}), ALONE),
-        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "99999"}), ALONE),
-        (Words(group="native"), ("podgroup/native", ASKED)),
-        (Words(PLUGIN), ("coscheduling/pg", ASKED)),
-        (Words({**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
-        (Words(annotations={**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
-        (Words(OLD), ALONE),
+        (GangMetadata(), ALONE),
+        (GangMetadata(annotations=OURS), ("train", 4)),
+        (GangMetadata(annotations={**OURS, "fairgate.io/gang-size": "many"}), ALONE),
+        (GangMetadata(annotations={**OURS, "fairgate.io/gang-size": "1"}), ALONE),
+        (GangMetadata(annotations=BY_JOB, job="j"), ("job/j", SIZE_FROM_GROUP)),
+        (GangMetadata(annotations=BY_JOB), ALONE),
+        (GangMetadata(IN_A_SET, BY_JOB, job="js-w-0"), ("jobset/js", SIZE_FROM_GROUP)),
+        (GangMetadata(IN_A_SET, BY_JOB), ALONE),  # a label that no Job wrote
+        (GangMetadata(IN_A_SET, job="js-w-0"), ALONE),  # no gang is requested
+        (GangMetadata(annotations={}, job="j"), ALONE),
+        (GangMetadata(KUEUE, KUEUE_COUNT), ("kueue/kg", 3)),
+        (GangMetadata(KUEUE, {}), ALONE),
+        (GangMetadata(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "-3"}), ALONE),
+        (GangMetadata(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "99999"}), ALONE),
+        (GangMetadata(group="native"), ("podgroup/native", SIZE_FROM_GROUP)),
+        (GangMetadata(PLUGIN), ("coscheduling/pg", SIZE_FROM_GROUP)),
+        (GangMetadata({**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
+        (GangMetadata(annotations={**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
+        (GangMetadata(OLD), ALONE),
         # The minimum of an elastic gang.
-        (Words(annotations={**OURS, LEAST: "2"}), ("train", 4, 2)),
-        (Words(annotations={**OURS, LEAST: "4"}), ("train", 4)),
-        (Words(annotations={**OURS, LEAST: "5"}), ("train", 4)),
-        (Words(annotations={**OURS, LEAST: "some"}), ("train", 4)),
-        (Words(annotations={**BY_JOB, LEAST: "2"}, job="j"), ("job/j", ASKED, 2)),
-        (Words(IN_A_SET, {**BY_JOB, LEAST: "2"}, job="js-w-0"), ("jobset/js", ASKED, 2)),
+        (GangMetadata(annotations={**OURS, LEAST: "2"}), ("train", 4, 2)),
+        (GangMetadata(annotations={**OURS, LEAST: "4"}), ("train", 4)),
+        (GangMetadata(annotations={**OURS, LEAST: "5"}), ("train", 4)),
+        (GangMetadata(annotations={**OURS, LEAST: "some"}), ("train", 4)),
+        (GangMetadata(annotations={**BY_JOB, LEAST: "2"}, job="j"), ("job/j", SIZE_FROM_GROUP, 2)),
         (
-            Words({**IN_A_SET, REPLICATED: "w"}, BY_JOB, job="js-w-0"),
-            ("jobset/js", ASKED, 0, "w"),
+            GangMetadata(IN_A_SET, {**BY_JOB, LEAST: "2"}, job="js-w-0"),
+            ("jobset/js", SIZE_FROM_GROUP, 2),
         ),
-        (Words(annotations={LEAST: "2"}, group="native"), ("podgroup/native", ASKED)),
+        (
+            GangMetadata({**IN_A_SET, REPLICATED: "w"}, BY_JOB, job="js-w-0"),
+            ("jobset/js", SIZE_FROM_GROUP, 0, "w"),
+        ),
+        (
+            GangMetadata(annotations={LEAST: "2"}, group="native"),
+            ("podgroup/native", SIZE_FROM_GROUP),
+        ),
         # Precedence of the kinds.
-        (Words(KUEUE, {**OURS, **KUEUE_COUNT}), ("train", 4)),
-        (Words({**KUEUE, **PLUGIN}, KUEUE_COUNT, group="native"), ("kueue/kg", 3)),
-        (Words(PLUGIN, group="native"), ("podgroup/native", ASKED)),
-        (Words({**PLUGIN, **OLD, **OLD_COUNT}), ("coscheduling/pg", ASKED)),
+        (GangMetadata(KUEUE, {**OURS, **KUEUE_COUNT}), ("train", 4)),
+        (GangMetadata({**KUEUE, **PLUGIN}, KUEUE_COUNT, group="native"), ("kueue/kg", 3)),
+        (GangMetadata(PLUGIN, group="native"), ("podgroup/native", SIZE_FROM_GROUP)),
+        (GangMetadata({**PLUGIN, **OLD, **OLD_COUNT}), ("coscheduling/pg", SIZE_FROM_GROUP)),
     ],
 )
 def test_the_first_kind_of_group_that_a_pod_names_counts(
-    words: Words, expected: tuple[Any, ...]
+    words: GangMetadata, expected: tuple[Any, ...]
 ) -> None:
     assert membership(words) == Membership(*expected)
 
@@ -94,23 +100,31 @@ def test_the_first_kind_of_group_that_a_pod_names_counts(
 @pytest.mark.parametrize(
     ("words", "warned"),
     [
-        (Words(annotations=OURS), []),
-        (Words(annotations=BY_JOB, job="j"), []),
-        (Words(annotations=BY_JOB), ["no Job made this pod"]),
-        (Words(KUEUE, KUEUE_COUNT), []),
-        (Words(KUEUE), ["pod-group-total-count: ''"]),
-        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "x"}), ["pod-group-total-count"]),
-        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "1"}), ["has one pod"]),
-        (Words(OLD), ["min-available"]),
-        (Words({**OLD, **OLD_COUNT}), []),
-        (Words({**OLD, **PLUGIN}), []),
-        (Words(KUEUE, {**OURS, **KUEUE_COUNT}), ["'train' and the pod group 'kg'"]),
-        (Words(annotations={**OURS, "fairgate.io/gang-failure": "retry"}), ["neither keep nor"]),
-        (Words(annotations={**OURS, "fairgate.io/gang-failure": "restart"}), []),
+        (GangMetadata(annotations=OURS), []),
+        (GangMetadata(annotations=BY_JOB, job="j"), []),
+        (GangMetadata(annotations=BY_JOB), ["no Job made this pod"]),
+        (GangMetadata(KUEUE, KUEUE_COUNT), []),
+        (GangMetadata(KUEUE), ["pod-group-total-count: ''"]),
+        (
+            GangMetadata(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "x"}),
+            ["pod-group-total-count"],
+        ),
+        (GangMetadata(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "1"}), ["has one pod"]),
+        (GangMetadata(OLD), ["min-available"]),
+        (GangMetadata({**OLD, **OLD_COUNT}), []),
+        (GangMetadata({**OLD, **PLUGIN}), []),
+        (GangMetadata(KUEUE, {**OURS, **KUEUE_COUNT}), ["'train' and the pod group 'kg'"]),
+        (
+            GangMetadata(annotations={**OURS, "fairgate.io/gang-failure": "retry"}),
+            ["neither keep nor"],
+        ),
+        (GangMetadata(annotations={**OURS, "fairgate.io/gang-failure": "restart"}), []),
     ],
 )
-def test_who_says_of_a_gang_what_cannot_be_is_warned(words: Words, warned: list[str]) -> None:
-    found = list(doubtful(words))
+def test_who_says_of_a_gang_what_cannot_be_is_warned(
+    words: GangMetadata, warned: list[str]
+) -> None:
+    found = list(gang_warnings(words))
     assert len(found) == len(warned)
     for sentence, part in zip(found, warned, strict=True):
         assert part in sentence
@@ -125,7 +139,7 @@ def job(annotations: dict[str, str] | None = None, gpus: str = "1", **spec: Any)
 
 def told(spec: dict[str, Any], **status: Any) -> GangDeclaration | None:
     document = {"metadata": {"name": "j", "namespace": "n"}, "spec": spec, "status": status}
-    found = READ.job(msgspec.convert(document, JobObject), AT)
+    found = READ.read_job(msgspec.convert(document, JobObject), AT)
     return found.group if found else None
 
 
@@ -189,7 +203,7 @@ JOBS_OF_SET = (
 
 @pytest.mark.parametrize("more", [{}, {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}])
 def test_a_job_set_is_one_gang_of_all_its_pods_that_ask(more: dict[str, Any]) -> None:
-    found = READ.job_set(job_set(*JOBS_OF_SET, **more), AT)
+    found = READ.read_job_set(job_set(*JOBS_OF_SET, **more), AT)
     assert found is not None
     assert found.group == GangDeclaration("n", "jobset/js", 7)
 
@@ -198,10 +212,12 @@ def test_a_job_set_is_one_gang_of_all_its_pods_that_ask(more: dict[str, Any]) ->
     "more", [{"startupPolicy": {"startupPolicyOrder": "InOrder"}}, {"depends": {"x": "w"}}]
 )
 def test_a_sequenced_job_set_has_a_gang_for_each_replicated_job(more: dict[str, Any]) -> None:
-    found = READ.job_set(job_set(*JOBS_OF_SET, **more), AT)
+    found = READ.read_job_set(job_set(*JOBS_OF_SET, **more), AT)
     assert found is not None
     parts = (("w", 6), ("x", 1))
-    assert found.group == GangDeclaration("n", "jobset/js", 7, parts=parts, since=Millis(5000))
+    assert found.group == GangDeclaration(
+        "n", "jobset/js", 7, replicated_jobs=parts, waiting_since=Millis(5000)
+    )
 
 
 def test_pod_groups_of_both_kinds_are_read() -> None:
@@ -212,15 +228,15 @@ def test_pod_groups_of_both_kinds_are_read() -> None:
 
     open_to_more = partial(GangDeclaration, "n", size=UNBOUNDED)
     plugin = read_pod_group(group(minMember=4), AT).group
-    assert plugin == open_to_more(name="coscheduling/g", least=4)
+    assert plugin == open_to_more(name="coscheduling/g", min_count=4)
     gang = group(schedulingPolicy={"gang": {"minCount": 3}})
-    assert read_native_group(gang, AT).group == open_to_more(name="podgroup/g", least=3)
+    assert read_native_group(gang, AT).group == open_to_more(name="podgroup/g", min_count=3)
     basic = group(schedulingPolicy={"basic": {}})
-    apart = GangDeclaration("n", "podgroup/g", 1, apart=True)
+    apart = GangDeclaration("n", "podgroup/g", 1, is_released_singly=True)
     assert read_native_group(basic, AT).group == apart
 
 
 def test_a_gang_names_who_tells_its_size() -> None:
-    assert source_of("jobset/js") == "JobSet js"
-    assert source_of("kueue/kg") == ""
-    assert source_of("train") == ""
+    assert gang_object_of("jobset/js") == "JobSet js"
+    assert gang_object_of("kueue/kg") == ""
+    assert gang_object_of("train") == ""

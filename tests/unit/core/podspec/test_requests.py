@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.core.errors import InvalidQuantity
-from app.core.podspec.requests import ContainerRequest, reserved
+from app.core.podspec.requests import ContainerRequest, effective_requests
 
 GPU = "nvidia.com/gpu"
 
@@ -34,25 +34,27 @@ def gpus(count: int, sidecar: bool = False) -> ContainerRequest:
 def test_containers_and_what_runs_before_them(
     containers: list[ContainerRequest], inits: list[ContainerRequest], expected: int
 ) -> None:
-    assert reserved(containers, inits)[GPU] == expected
+    assert effective_requests(containers, inits)[GPU] == expected
 
 
 def test_a_limit_alone_counts_as_the_request() -> None:
-    assert reserved([ContainerRequest(limits={GPU: "2"})])[GPU] == 2
+    assert effective_requests([ContainerRequest(limits={GPU: "2"})])[GPU] == 2
 
 
 def test_a_request_wins_over_its_limit() -> None:
-    assert reserved([ContainerRequest({"cpu": "1"}, {"cpu": "4"})])["cpu"] == 1000
+    assert effective_requests([ContainerRequest({"cpu": "1"}, {"cpu": "4"})])["cpu"] == 1000
 
 
 def test_overhead_is_added() -> None:
-    total = reserved([ContainerRequest({"cpu": "1"})], overhead={"cpu": "250m", "memory": "10Mi"})
+    total = effective_requests(
+        [ContainerRequest({"cpu": "1"})], overhead={"cpu": "250m", "memory": "10Mi"}
+    )
 
     assert total == {"cpu": 1250, "memory": 10 * 2**20, "pods": 1}
 
 
 def test_a_pod_level_request_replaces_the_sum_of_cpu_and_memory() -> None:
-    total = reserved(
+    total = effective_requests(
         [ContainerRequest({"cpu": "1", "memory": "1Gi"})],
         pod_level=ContainerRequest({"cpu": "3"}),
         overhead={"cpu": "1"},
@@ -62,22 +64,22 @@ def test_a_pod_level_request_replaces_the_sum_of_cpu_and_memory() -> None:
 
 
 def test_a_pod_level_request_cannot_hide_devices() -> None:
-    assert reserved([gpus(2)], pod_level=ContainerRequest({GPU: "0"}))[GPU] == 2
+    assert effective_requests([gpus(2)], pod_level=ContainerRequest({GPU: "0"}))[GPU] == 2
 
 
 def test_every_pod_takes_one_place_of_pods() -> None:
-    assert reserved([]) == {"pods": 1}
+    assert effective_requests([]) == {"pods": 1}
 
 
 @pytest.mark.parametrize("where", ["requests", "limits"])
 def test_less_than_nothing_is_refused(where: str) -> None:
     with pytest.raises(InvalidQuantity, match="negative"):
-        reserved([gpus(2), ContainerRequest(**{where: {GPU: "-1"}})])
+        effective_requests([gpus(2), ContainerRequest(**{where: {GPU: "-1"}})])
 
 
 def test_negative_overhead_is_refused() -> None:
     with pytest.raises(InvalidQuantity, match="negative"):
-        reserved([gpus(2)], overhead={GPU: "-2"})
+        effective_requests([gpus(2)], overhead={GPU: "-2"})
 
 
 def resized(stated: str, *granted: str, infeasible: bool = False) -> ContainerRequest:
@@ -99,17 +101,17 @@ def resized(stated: str, *granted: str, infeasible: bool = False) -> ContainerRe
 def test_a_resize_counts_as_the_largest_of_request_allocation_and_use(
     container: ContainerRequest, expected: int
 ) -> None:
-    assert reserved([container])["cpu"] == expected * 1000
+    assert effective_requests([container])["cpu"] == expected * 1000
 
 
 def test_a_granted_amount_never_changes_the_devices() -> None:
     container = ContainerRequest({GPU: "1", "cpu": "1"}, granted=({GPU: "4"},), infeasible=True)
 
-    assert reserved([container])[GPU] == 1
+    assert effective_requests([container])[GPU] == 1
 
 
 def test_a_granted_amount_at_pod_level_counts_for_a_stated_resource_only() -> None:
-    total = reserved(
+    total = effective_requests(
         [ContainerRequest({"cpu": "1", "memory": "1Gi"})],
         pod_level=ContainerRequest({"cpu": "2"}, granted=({"cpu": "6", "memory": "9Gi"},)),
     )

@@ -51,7 +51,7 @@ def borrowed(world: VirtualCluster) -> Amounts:
 def test_whole_devices_within_a_guarantee_of_devices_are_not_borrowed() -> None:
     world = cluster(Quota({WHOLE: 3}))
     submit(world, 3, {WHOLE: 1})
-    assert len(world.using) == 3
+    assert len(world.released_pods) == 3
     assert borrowed(world) == {}
 
 
@@ -64,30 +64,32 @@ def test_what_goes_beyond_a_guarantee_of_devices_is_borrowed_with_its_parts() ->
 def test_a_limit_of_devices_binds_who_asks_for_parts_alone() -> None:
     world = cluster(Quota({}, {WHOLE: 1}))
     submit(world, 3, {CORES: 40})
-    assert len(world.using) == 2
+    assert len(world.released_pods) == 2
 
 
 def test_a_limit_of_no_devices_lets_no_part_through() -> None:
     world = cluster(Quota({}, {WHOLE: 0}))
     submit(world, 1, {CORES: 40})
-    assert not world.using
+    assert not world.released_pods
 
 
 def test_a_quota_that_names_a_part_stands_as_it_is_written() -> None:
     scale = Scale({}, {}, fills={DEFAULT_POOL: FILL})
     for amounts in ({WHOLE: 2, CORES: 0}, {MEMORY: 9}, {}):
-        assert scale.quota(DEFAULT_POOL, Quota(amounts, amounts)) == Quota(amounts, amounts)
+        assert scale.quota_with_sides(DEFAULT_POOL, Quota(amounts, amounts)) == Quota(
+            amounts, amounts
+        )
 
 
 def test_a_guarantee_of_devices_is_owed_as_devices_not_as_seats() -> None:
     world = cluster(Quota({WHOLE: 3}, {WHOLE: 3}))
-    owed = world.engine.queries.owed()[TenantName("a")]
+    owed = world.engine.queries.fair_shares()[TenantName("a")]
     assert (owed.guarantee, owed.limit) == (0.75, 0.75)
 
 
 def test_why_names_the_part_that_a_limit_of_devices_leaves_no_more_of() -> None:
     world = cluster(Quota({}, {WHOLE: 1}))
     submit(world, 3, {CORES: 40})
-    why = world.engine.queries.why(Uid("p2"))
+    why = world.engine.queries.explain_wait(Uid("p2"))
     assert why is not None
     assert "nvidia.com/gpucores" in why.text

@@ -78,7 +78,7 @@ def started(world: VirtualCluster, name: str) -> int | None:
 def flood(world: VirtualCluster, owner: str, hours: int, minutes: int = 40) -> None:
     """Submit one-device jobs of a tenant each minute, faster than they end."""
     for i in range(hours * 60):
-        world.add(work(f"small-{i}", owner, i * MINUTE, 1, minutes))
+        world.add_workload(work(f"small-{i}", owner, i * MINUTE, 1, minutes))
 
 
 @pytest.mark.parametrize("with_impossible", [False, True])
@@ -86,8 +86,8 @@ def test_what_can_never_fit_keeps_nobody_from_a_reservation(with_impossible: boo
     cluster = world(4, 8, [tenant("idle"), tenant("gang"), tenant("busy")])
     flood(cluster, "busy", 10)
     if with_impossible:
-        cluster.add(work("impossible", "idle", HOUR - 1, 9))
-    cluster.add(work("pair", "gang", HOUR, 8, 60, pods=2))
+        cluster.add_workload(work("impossible", "idle", HOUR - 1, 9))
+    cluster.add_workload(work("pair", "gang", HOUR, 8, 60, pods=2))
     cluster.advance_to(Millis(10 * HOUR))
 
     at = started(cluster, "pair")
@@ -100,9 +100,9 @@ def test_what_can_never_fit_keeps_nobody_from_taking_back_a_guarantee() -> None:
     tenants = [tenant("x", guarantee=16), tenant("z", guarantee=4), tenant("hog")]
     cluster = world(2, 8, tenants, reclaim=Reclaim.GUARANTEE)
     for i in range(16):
-        cluster.add(work(f"hog-{i}", "hog", 0, 1))
-    cluster.add(work("impossible", "x", MINUTE, 9))
-    cluster.add(work("wanted", "z", 2 * MINUTE, 1))
+        cluster.add_workload(work(f"hog-{i}", "hog", 0, 1))
+    cluster.add_workload(work("impossible", "x", MINUTE, 9))
+    cluster.add_workload(work("wanted", "z", 2 * MINUTE, 1))
     cluster.advance_to(Millis(3 * MINUTE))
 
     assert started(cluster, "wanted") == 2
@@ -114,7 +114,7 @@ def test_a_large_gang_starts_though_others_refill_what_it_waits_for(size: int) -
     """Two equal tenants: the other may use half of the gang's size before the gang is next."""
     cluster = world(1, 32, [tenant("gang"), tenant("busy")])
     flood(cluster, "busy", 12)
-    cluster.add(work("large", "gang", HOUR, size, 60))
+    cluster.add_workload(work("large", "gang", HOUR, size, 60))
     cluster.advance_to(Millis(12 * HOUR))
 
     at = started(cluster, "large")
@@ -126,9 +126,9 @@ def test_of_equal_victims_the_last_started_goes() -> None:
     tenants = [tenant("owner", guarantee=2), tenant("hog")]
     cluster = world(1, 8, tenants, reclaim=Reclaim.GUARANTEE)
     for i in range(8):
-        cluster.add(work(f"hog-{i}", "hog", 0, 1))
+        cluster.add_workload(work(f"hog-{i}", "hog", 0, 1))
     for i in range(2):
-        cluster.add(work(f"own-{i}", "owner", MINUTE, 1))
+        cluster.add_workload(work(f"own-{i}", "owner", MINUTE, 1))
     cluster.advance_to(Millis(MINUTE))
 
     evicted = [m.work.name for m in cluster.timeline if m.step is TimelineStep.EVICTED]
@@ -142,12 +142,12 @@ def test_who_overstayed_a_declared_run_time_is_not_believed_for_an_hour() -> Non
     """
     cluster = world(1, 8, [tenant("gang"), tenant("liar"), tenant("honest")])
     brief = Millis(10 * MINUTE)
-    cluster.add(work("other", "liar", 0, 3))
-    cluster.add(work("lie", "liar", 0, 1, 30, max_runtime=brief))
-    cluster.add(work("long", "honest", 0, 4, 240, max_runtime=Millis(4 * HOUR)))
-    cluster.add(work("large", "gang", MINUTE, 5, 60))
-    cluster.add(work("again", "liar", HOUR, 1, 10, max_runtime=brief))
-    cluster.add(work("true", "honest", HOUR + MINUTE, 1, 10, max_runtime=brief))
+    cluster.add_workload(work("other", "liar", 0, 3))
+    cluster.add_workload(work("lie", "liar", 0, 1, 30, max_runtime=brief))
+    cluster.add_workload(work("long", "honest", 0, 4, 240, max_runtime=Millis(4 * HOUR)))
+    cluster.add_workload(work("large", "gang", MINUTE, 5, 60))
+    cluster.add_workload(work("again", "liar", HOUR, 1, 10, max_runtime=brief))
+    cluster.add_workload(work("true", "honest", HOUR + MINUTE, 1, 10, max_runtime=brief))
     cluster.advance_to(Millis(6 * HOUR))
 
     assert started(cluster, "true") == 61
@@ -159,10 +159,10 @@ def test_with_history_who_borrowed_before_waits_for_who_did_not() -> None:
     past = {"history": Fraction(1), "half_life": Millis(HOUR)}
     cluster = world(1, 2, [tenant("before"), tenant("new")], **past)
     for i in range(2):
-        cluster.add(work(f"old-{i}", "before", 0, 1, 90))
+        cluster.add_workload(work(f"old-{i}", "before", 0, 1, 90))
     for owner in ("before", "new"):
         for i in range(2):
-            cluster.add(work(f"{owner}-{i}", owner, 90 * MINUTE, 1))
+            cluster.add_workload(work(f"{owner}-{i}", owner, 90 * MINUTE, 1))
     cluster.advance_to(Millis(90 * MINUTE))
 
     assert started(cluster, "new-0") == started(cluster, "new-1") == 90

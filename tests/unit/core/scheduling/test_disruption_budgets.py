@@ -14,8 +14,13 @@ from app.core.model import Millis, Pod, TenantName, Uid
 from app.core.podspec.constraints import NodeSelectorRequirement
 from app.core.podspec.disruption_budget import MOST_TERMS, DisruptionBudget, selects
 from app.core.policy import DisruptionBudgets, Reclaim
-from app.core.scheduling.blocked_evictions import LAPSE_MS, PATIENCE_MS, SHOWN_MS, SPARED_MS
-from app.core.scheduling.reclaim import LEAVING_MS
+from app.core.scheduling.blocked_evictions import (
+    EXCLUDED_MS,
+    OVERRIDE_DELAY_MS,
+    REPORTED_MS,
+    UNRELATED_AFTER_MS,
+)
+from app.core.scheduling.reclaim import MAX_TERMINATION_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import EvictionCluster, nine
 
@@ -27,7 +32,13 @@ OVERRIDE = DisruptionBudgets.OVERRIDE
 def budget(name: str = "keep", namespace: str = "b", **fields: object) -> DisruptionBudget:
     """Return a budget over a whole namespace that the disruption controller has processed."""
     plain = DisruptionBudget(
-        namespace, name, ALL, min_available=1, observed=True, expected=100, allowed=1
+        namespace,
+        name,
+        ALL,
+        min_available=1,
+        is_observed=True,
+        expected_pods=100,
+        disruptions_allowed=1,
     )
     return replace(plain, **fields)  # type: ignore[arg-type]
 
@@ -36,8 +47,8 @@ def budget(name: str = "keep", namespace: str = "b", **fields: object) -> Disrup
     ("fields", "pods", "keeps"),
     [
         ({}, 5, False),
-        ({"allowed": 0}, 5, True),
-        ({"observed": False}, 5, True),
+        ({"disruptions_allowed": 0}, 5, True),
+        ({"is_observed": False}, 5, True),
         ({"min_available": 0}, 5, False),
         ({"min_available": "100%"}, 5, True),
         ({"min_available": "150%"}, 5, True),
@@ -45,16 +56,16 @@ def budget(name: str = "keep", namespace: str = "b", **fields: object) -> Disrup
         ({"min_available": None, "max_unavailable": 0}, 5, True),
         ({"min_available": None, "max_unavailable": "0%"}, 5, True),
         ({"min_available": None, "max_unavailable": 1}, 5, False),
-        ({"min_available": None, "max_unavailable": 1, "expected": 4}, 5, True),
-        ({"min_available": "50%", "expected": 0}, 1, True),
-        ({"min_available": 1, "expected": 0}, 1, False),
-        ({"min_available": None, "allowed": 0}, 5, True),
+        ({"min_available": None, "max_unavailable": 1, "expected_pods": 4}, 5, True),
+        ({"min_available": "50%", "expected_pods": 0}, 1, True),
+        ({"min_available": 1, "expected_pods": 0}, 1, False),
+        ({"min_available": None, "disruptions_allowed": 0}, 5, True),
     ],
 )
 def test_a_budget_keeps_pods_by_its_spec_and_by_its_status(
     fields: dict[str, object], pods: int, keeps: bool
 ) -> None:
-    assert budget(**fields).keeps(pods) is keeps
+    assert budget(**fields).blocks_eviction(pods) is keeps
 
 
 def test_no_selector_covers_nothing_and_an_empty_one_everything() -> None:
@@ -91,14 +102,14 @@ def submit(town: EvictionCluster, *names: str, **more: object) -> list[Pod]:
 
 
 def text(town: EvictionCluster, uid: Uid) -> str:
-    found = town.engine.queries.why(uid)
+    found = town.engine.queries.explain_wait(uid)
     assert found is not None
     assert found.rule is Rule.PREEMPTIBLE
     return found.text
 
 
 def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: EvictionCluster) -> None:
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     pods = submit(town, *(f"b{n}" for n in range(4)))
     assert town.released() == ["b0", "b1"]
     said = text(town, pods[3].uid)
@@ -109,10 +120,10 @@ def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: EvictionClus
 
 
 def test_it_borrows_once_the_budget_allows_a_disruption(town: EvictionCluster) -> None:
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     submit(town, *(f"b{n}" for n in range(4)))
     town.released()
-    put(town, budget(allowed=1))
+    put(town, budget(disruptions_allowed=1))
     assert town.released() == ["b2", "b3"]
 
 
@@ -126,7 +137,7 @@ def test_it_borrows_once_the_budget_is_gone(town: EvictionCluster) -> None:
 
 def test_a_budget_made_while_it_waits_counts(town: EvictionCluster) -> None:
     pods = town.run(*(f"d{n}" for n in range(9)))
-    put(town, budget(namespace="d", allowed=0, selector=APP))
+    put(town, budget(namespace="d", disruptions_allowed=0, selector=APP))
     waiting = submit(town, "d-a", labels={"app": "x"})
     town.end(*pods)
     assert town.released() == []
@@ -134,7 +145,7 @@ def test_a_budget_made_while_it_waits_counts(town: EvictionCluster) -> None:
 
 
 def test_labels_decide_whether_it_is_covered(town: EvictionCluster) -> None:
-    put(town, budget(namespace="d", allowed=0, selector=APP))
+    put(town, budget(namespace="d", disruptions_allowed=0, selector=APP))
     [pod] = submit(town, "d0", labels={"app": "x"})
     assert town.released() == []
     town.hear(ev.PodObserved(town.at, replace(pod, labels={"app": "y"})))
@@ -190,10 +201,10 @@ def test_budgets_that_change_all_the_time_are_compared_with_many_pods_only_now_a
     town.run(*(f"d{n}" for n in range(9)))
     submit(town, *(f"d-{n}" for n in range(count)), labels={"app": "x"})
     for turn in range(20):
-        put(town, budget("n", "d", selector=ALL if turn % 2 else APP, allowed=turn % 2))
+        put(town, budget("n", "d", selector=ALL if turn % 2 else APP, disruptions_allowed=turn % 2))
         town.hear(ev.BudgetGone(town.at, "d", "n"))
     assert len(calls) <= count + 9
-    put(town, budget("n", "d", selector=APP, allowed=0))
+    put(town, budget("n", "d", selector=APP, disruptions_allowed=0))
     last = Uid(f"d/d-{count - 1}")
     assert town.alarm <= town.now + REST_MS * (count + 9)
     town.wait(REST_MS * (count + 9))
@@ -203,16 +214,18 @@ def test_budgets_that_change_all_the_time_are_compared_with_many_pods_only_now_a
 def test_pods_that_the_disruption_controller_has_not_counted_wait_for_it(
     town: EvictionCluster,
 ) -> None:
-    old = budget(namespace="d", min_available=None, max_unavailable=2, expected=2, allowed=1)
+    old = budget(
+        namespace="d", min_available=None, max_unavailable=2, expected_pods=2, disruptions_allowed=1
+    )
     put(town, old)
     submit(town, *(f"d{n}" for n in range(5)))
     assert town.released() == []
-    put(town, replace(old, expected=5, allowed=1))
+    put(town, replace(old, expected_pods=5, disruptions_allowed=1))
     assert len(town.released()) == 5
 
 
 def test_a_gang_is_kept_if_one_of_its_pods_is(town: EvictionCluster) -> None:
-    put(town, budget(namespace="d", allowed=0, selector=APP))
+    put(town, budget(namespace="d", disruptions_allowed=0, selector=APP))
     gang = {"gang": "train", "gang_size": 2}
     pods = [
         replace(held_pod(name, "d", since=1), labels=labels, **gang)
@@ -226,7 +239,7 @@ def test_a_gang_is_kept_if_one_of_its_pods_is(town: EvictionCluster) -> None:
 def test_with_override_it_borrows_unless_work_is_also_evicted_for_fairness(
     town: EvictionCluster,
 ) -> None:
-    put(town, budget(namespace="d", allowed=0))
+    put(town, budget(namespace="d", disruptions_allowed=0))
     submit(town, "d0")
     town.rule(disruption_budgets=OVERRIDE, reclaim=Reclaim.FAIR)
     assert town.released() == []
@@ -256,23 +269,23 @@ def test_respected_budgets_are_never_overridden_and_that_is_said_once(
     town: EvictionCluster,
 ) -> None:
     nine(town)
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     town.submit("a-one")
     for _ in range(10):
         assert refuse(town) == []
-        town.wait(SPARED_MS)
-    told = [each for each in town.take(EmitEvent) if each.notice is EventReason.WAITING]
+        town.wait(EXCLUDED_MS)
+    told = [each for each in town.take(EmitEvent) if each.reason is EventReason.WAITING]
     assert len(told) == 1
     assert told[0].ref.name == "a-one"
 
 
 def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: EvictionCluster) -> None:
     pods = nine(town)
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     town.rule(disruption_budgets=OVERRIDE)
     town.submit("a-two", 2)
     assert refuse(town) == []
-    town.wait(PATIENCE_MS - 1)
+    town.wait(OVERRIDE_DELAY_MS - 1)
     assert refuse(town) == []
     assert town.alarm <= town.now + 1
     town.wait(1)
@@ -280,7 +293,7 @@ def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: EvictionClus
     assert [(each.cause, each.overrides) for each in orders] == [(ReclaimCause.GUARANTEE, True)] * 2
     gone = [pod for pod in pods if pod.uid in {each.ref.uid for each in orders}]
     town.accept(*gone)
-    told = [each for each in town.take(EmitEvent) if each.notice is EventReason.RECLAIMED]
+    told = [each for each in town.take(EmitEvent) if each.reason is EventReason.RECLAIMED]
     assert all("disruptionBudgets: Override" in each.message for each in told)
     town.end(*gone)
     assert town.released() == ["a-two"]
@@ -296,29 +309,29 @@ def test_very_many_budgets_are_overridden_like_one(town: EvictionCluster) -> Non
     town.rule(disruption_budgets=OVERRIDE)
     town.submit("a-one")
     assert refuse(town) == []
-    town.wait(PATIENCE_MS)
+    town.wait(OVERRIDE_DELAY_MS)
     assert len(refuse(town)) == 1
 
 
 def test_a_new_policy_is_followed_at_once(town: EvictionCluster) -> None:
     nine(town)
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     town.submit("a-one")
     assert refuse(town) == []
     town.rule(disruption_budgets=OVERRIDE)
     assert refuse(town) == []
-    town.wait(PATIENCE_MS)
+    town.wait(OVERRIDE_DELAY_MS)
     assert len(refuse(town)) == 1
 
 
 def test_patience_begins_again_after_long(town: EvictionCluster) -> None:
     nine(town)
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     town.rule(disruption_budgets=OVERRIDE)
     uid = town.submit("a-one")
     refuse(town)
     town.hear(ev.PodGone(town.at, uid))
-    town.wait(LAPSE_MS + 1)
+    town.wait(UNRELATED_AFTER_MS + 1)
     town.submit("a-two")
     assert [each.overrides for each in town.take(EvictForReclaim)] == [False]
 
@@ -329,12 +342,12 @@ def test_without_a_budget_nothing_is_overridden(town: EvictionCluster) -> None:
     town.submit("a-one")
     for _ in range(20):
         assert refuse(town) == []
-        town.wait(PATIENCE_MS)
+        town.wait(OVERRIDE_DELAY_MS)
 
 
 def test_budgets_are_overridden_for_guarantees_alone(town: EvictionCluster) -> None:
     nine(town)
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     town.rule(disruption_budgets=OVERRIDE, reclaim=Reclaim.FAIR)
     town.submit("d-one")
     for _ in range(20):
@@ -342,24 +355,24 @@ def test_budgets_are_overridden_for_guarantees_alone(town: EvictionCluster) -> N
         assert not any(each.overrides for each in orders)
         assert all(each.cause is ReclaimCause.FAIR for each in orders)
         town.hear(*(ev.EvictionRefused(town.at, each.ref.uid) for each in orders))
-        town.wait(SPARED_MS)
+        town.wait(EXCLUDED_MS)
 
 
 def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: EvictionCluster) -> None:
     pods = nine(town)
-    put(town, budget(allowed=0))
+    put(town, budget(disruptions_allowed=0))
     uid = town.submit("a-one")
     assert refuse(town) == []
-    found = town.engine.queries.view().tenants[TenantName("b")].blocked
+    found = town.engine.queries.view().tenants[TenantName("b")].blocked_reclaims
     assert found is not None
     assert (found.pods, found.budgets, found.tenants) == (9, ("b/keep",), (TenantName("a"),))
     town.end(pods[0])
-    found = town.engine.queries.view().tenants[TenantName("b")].blocked
+    found = town.engine.queries.view().tenants[TenantName("b")].blocked_reclaims
     assert found is not None
     assert found.pods == 8
     town.hear(ev.PodGone(town.at, uid))
-    town.wait(SHOWN_MS + 1)
-    assert town.engine.queries.view().tenants[TenantName("b")].blocked is None
+    town.wait(REPORTED_MS + 1)
+    assert town.engine.queries.view().tenants[TenantName("b")].blocked_reclaims is None
 
 
 def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: EvictionCluster) -> None:
@@ -385,7 +398,7 @@ def test_a_pod_that_is_deleted_with_a_long_grace_period_is_evicted_all_the_same(
     town: EvictionCluster, end: int
 ) -> None:
     pods = nine(town)
-    slow = [replace(p, terminating=True, gone_by=Millis(end)) for p in pods]
+    slow = [replace(p, terminating=True, grace_ends=Millis(end)) for p in pods]
     town.hear(*(ev.PodObserved(town.at, pod) for pod in slow))
     town.submit("a-one")
     assert town.evicted() == ["b8"]
@@ -397,12 +410,12 @@ def test_a_pod_that_takes_longer_to_end_than_promised_is_evicted_again(
     pods = nine(town)
     town.hear(
         *(
-            ev.PodObserved(town.at, replace(pod, terminating=True, gone_by=Millis(town.now + 1)))
+            ev.PodObserved(town.at, replace(pod, terminating=True, grace_ends=Millis(town.now + 1)))
             for pod in pods
         )
     )
     town.submit("a-one")
     assert town.evicted() == []
-    town.wait(LEAVING_MS)
+    town.wait(MAX_TERMINATION_MS)
     town.wait(1)
     assert town.evicted() == ["b8"]

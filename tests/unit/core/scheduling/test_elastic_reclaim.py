@@ -42,20 +42,20 @@ class World(VirtualCluster):
         """Submit pods that run for ever, one second after the last event."""
         self.advance_to(Millis(self.now + 1000))
         for pod in pods:
-            self.submit(replace(pod, since=self.now), self.now, None)
+            self.submit(replace(pod, created_at=self.now), self.now, None)
         self.evicted.append([])
         self.advance_to(self.now)
 
-    def _play(self, effect: Effect):  # type: ignore[no-untyped-def]
+    def _apply_effect(self, effect: Effect):  # type: ignore[no-untyped-def]
         if isinstance(effect, EvictForReclaim):
             self.evicted[-1].append(effect.ref.name)
-        return super()._play(effect)
+        return super()._apply_effect(effect)
 
 
 def elastic(count: int, least: int, name: str = "g", **more: object) -> list[Pod]:
     made = [held_pod(f"{name}{n}", "b") for n in range(count)]
     return [
-        replace(each, gang=name, gang_size=count, gang_least=least, **more)  # type: ignore[arg-type]
+        replace(each, gang=name, gang_size=count, gang_min_count=least, **more)  # type: ignore[arg-type]
         for each in made
     ]
 

@@ -29,14 +29,14 @@ def town() -> EvictionCluster:
 
 
 def nine(town: EvictionCluster, terms: ReclaimTerms = TERMS) -> list[Pod]:
-    return town.run(*(f"b{number}" for number in range(9)), reclaim=terms)
+    return town.run(*(f"b{number}" for number in range(9)), reclaim_terms=terms)
 
 
 def noticed(town: EvictionCluster, pods: list[Pod]) -> list[Pod]:
     """Write the given notices on their pods, as the executor does. Return these pods."""
-    given = {order.ref.uid: order.ends for order in town.take(GiveReclaimNotice)}
+    given = {order.ref.uid: order.ends_at for order in town.take(GiveReclaimNotice)}
     found = [
-        replace(pod, reclaim=replace(pod.reclaim, ends=given[pod.uid]))
+        replace(pod, reclaim_terms=replace(pod.reclaim_terms, notice_ends_at=given[pod.uid]))
         for pod in pods
         if pod.uid in given
     ]
@@ -55,7 +55,7 @@ def test_an_eviction_waits_for_the_notice_and_its_capacity_is_reserved(
     town.lead()
     town.submit("a-one")
     [victim] = noticed(town, pods)
-    assert victim.reclaim.ends == town.at + NOTICE
+    assert victim.reclaim_terms.notice_ends_at == town.at + NOTICE
     assert town.evicted() == []
 
     town.submit("a-two")  # one reclaim in flight for each pool
@@ -75,7 +75,7 @@ def test_the_pod_is_told_when_and_why(town: EvictionCluster) -> None:
     town.take(EmitEvent)
     town.submit("a-secret")
 
-    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIM_NOTICE]
+    [told] = [t for t in town.take(EmitEvent) if t.reason is EventReason.RECLAIM_NOTICE]
 
     assert told.message.startswith("will be evicted in 120 s: makes room for work of a")
     assert "secret" not in told.message
@@ -98,7 +98,7 @@ def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(
     town: EvictionCluster,
 ) -> None:
     pods = town.run(*(f"b{number}" for number in range(8)))
-    pods += town.run("b8", reclaim=TERMS)
+    pods += town.run("b8", reclaim_terms=TERMS)
     town.lead()
     town.submit("a-three", 3)
     [slow] = noticed(town, pods)
@@ -113,7 +113,7 @@ def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(
 
 def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: EvictionCluster) -> None:
     pods = town.run(*(f"b{number}" for number in range(8)))
-    pods += town.run("b8", reclaim=TERMS)
+    pods += town.run("b8", reclaim_terms=TERMS)
     town.lead()
     town.submit("a-three", 3)
     [slow] = noticed(town, pods)
@@ -150,7 +150,7 @@ def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(
     assert withdrawn(town) == [victim.name]
     town.wait(NOTICE)
     assert town.evicted() == []
-    assert not town.engine.wants_gone(victim.uid)
+    assert not town.engine.is_eviction_needed(victim.uid)
     assert uid in town.engine._registry.pods
 
 
@@ -180,7 +180,7 @@ def test_the_end_of_the_beneficiary_withdraws_the_notice(town: EvictionCluster) 
     town.hear(ev.PodGone(town.at, uid))
 
     assert withdrawn(town) == [victim.name]
-    assert not town.engine.wants_gone(victim.uid)
+    assert not town.engine.is_eviction_needed(victim.uid)
 
 
 def test_a_withdrawn_notice_is_removed_again_until_it_is_gone(town: EvictionCluster) -> None:
@@ -193,7 +193,7 @@ def test_a_withdrawn_notice_is_removed_again_until_it_is_gone(town: EvictionClus
 
     town.wait(REPEAT_MS)
     assert withdrawn(town) == [victim.name]
-    town.hear(ev.PodObserved(town.at, replace(victim, reclaim=TERMS)))
+    town.hear(ev.PodObserved(town.at, replace(victim, reclaim_terms=TERMS)))
     town.wait(REPEAT_MS)
 
     assert withdrawn(town) == []
@@ -211,7 +211,7 @@ def test_a_notice_that_was_not_written_is_given_again_with_its_whole_time(
     [again] = town.take(GiveReclaimNotice)
 
     assert again.ref == first.ref
-    assert again.ends == first.ends + REPEAT_MS
+    assert again.ends_at == first.ends_at + REPEAT_MS
     town.wait(NOTICE)
     assert town.evicted() == []  # still not seen in the pod
 
@@ -235,14 +235,14 @@ def test_a_pod_that_never_shows_its_notice_is_evicted_after_some_tries(
 
 def test_an_end_beyond_any_notice_is_replaced(town: EvictionCluster) -> None:
     """Otherwise a user who writes it before the adoption of the pod would keep it for ever."""
-    pods = nine(town, replace(TERMS, ends=Millis(253_402_300_799_000)))
+    pods = nine(town, replace(TERMS, notice_ends_at=Millis(253_402_300_799_000)))
     town.lead()
     town.submit("a-one")
 
     [order] = town.take(GiveReclaimNotice)
-    assert order.ends == town.at + NOTICE
+    assert order.ends_at == town.at + NOTICE
     [victim] = [pod for pod in pods if pod.uid == order.ref.uid]
-    told = replace(victim, reclaim=replace(TERMS, ends=order.ends))
+    told = replace(victim, reclaim_terms=replace(TERMS, notice_ends_at=order.ends_at))
     town.hear(ev.PodObserved(town.at, told))
     town.wait(NOTICE)
 
@@ -257,7 +257,7 @@ def test_the_policy_bounds_the_notice(town: EvictionCluster) -> None:
 
     [order] = town.take(GiveReclaimNotice)
 
-    assert order.ends == town.at + 30_000
+    assert order.ends_at == town.at + 30_000
 
 
 def test_a_policy_without_notices_evicts_at_once(town: EvictionCluster) -> None:
@@ -306,7 +306,7 @@ def test_a_notice_that_ended_long_before_is_given_anew(town: EvictionCluster) ->
 
     [order] = later.take(GiveReclaimNotice)
 
-    assert order.ends == later.at + NOTICE
+    assert order.ends_at == later.at + NOTICE
     assert later.evicted() == []
 
 
@@ -349,8 +349,8 @@ def test_mode_observe_withdraws_every_notice(town: EvictionCluster) -> None:
 
 def test_among_equal_pods_the_smallest_loss_goes_first(town: EvictionCluster) -> None:
     town.run(*(f"b{number}" for number in range(7)))
-    saves = ReclaimTerms(checkpoint=Millis(60_000))
-    town.run("b7", reclaim=saves)
+    saves = ReclaimTerms(checkpoint_interval=Millis(60_000))
+    town.run("b7", reclaim_terms=saves)
     town.run("b8")
     town.lead()
     town.submit("a-one")
@@ -359,7 +359,7 @@ def test_among_equal_pods_the_smallest_loss_goes_first(town: EvictionCluster) ->
 
 
 def test_audit_and_event_have_the_lost_gpu_time(town: EvictionCluster) -> None:
-    saves = ReclaimTerms(checkpoint=Millis(7_200_000))
+    saves = ReclaimTerms(checkpoint_interval=Millis(7_200_000))
     pods = nine(town, saves)
     town.lead()
     town.submit("a-one")
@@ -369,7 +369,7 @@ def test_audit_and_event_have_the_lost_gpu_time(town: EvictionCluster) -> None:
     town.accept(victim)
     town.end(victim)
 
-    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
+    [told] = [t for t in town.take(EmitEvent) if t.reason is EventReason.RECLAIMED]
     [record] = [r for r in town.take(AuditRecord) if r.entry_type is EntryType.RECLAIMED]
 
     assert told.message.endswith("It loses at most 2 GPU hours since its last checkpoint.")

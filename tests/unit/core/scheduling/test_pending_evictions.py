@@ -27,9 +27,9 @@ from app.core.model import (
 )
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import PODS
-from app.core.scheduling.blocked_evictions import SPARED_MS
+from app.core.scheduling.blocked_evictions import EXCLUDED_MS
 from app.core.scheduling.pending_evictions import STUCK_MS
-from app.core.scheduling.reclaim import LEAVING_MS
+from app.core.scheduling.reclaim import MAX_TERMINATION_MS
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster, nine
@@ -63,7 +63,7 @@ def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenan
     town.take(EmitEvent)
     town.accept(pods[8])
     town.end(pods[8])
-    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
+    [told] = [t for t in town.take(EmitEvent) if t.reason is EventReason.RECLAIMED]
     assert told.ref.name == "b8"
     assert "work of tenant a in pool default" in told.message
     assert "secret" not in told.message
@@ -82,7 +82,7 @@ def test_the_compared_shares_have_the_names_of_the_siblings(town: EvictionCluste
     town.lead()
     town.submit("a-one")
     town.accept(pods[8])
-    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
+    [told] = [t for t in town.take(EmitEvent) if t.reason is EventReason.RECLAIMED]
     assert "Once done, tenant top (above tenant b) borrows a weighted share of" in told.message
     assert ", tenant a one of 0. It would have stayed" in told.message
     assert (
@@ -94,9 +94,9 @@ def test_who_is_wanted_no_more_is_not_evicted_late(town: EvictionCluster) -> Non
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")
-    assert town.engine.wants_gone(pods[8].uid)
+    assert town.engine.is_eviction_needed(pods[8].uid)
     town.hear(ev.PodGone(town.at, uid))
-    assert not town.engine.wants_gone(pods[8].uid)
+    assert not town.engine.is_eviction_needed(pods[8].uid)
 
 
 def test_nobody_is_evicted_any_more_once_it_fits_without(town: EvictionCluster) -> None:
@@ -106,7 +106,7 @@ def test_nobody_is_evicted_any_more_once_it_fits_without(town: EvictionCluster) 
     assert town.evicted() == ["b8"]
     town.end(pods[0])
     assert town.released() == ["a-one"]
-    assert not town.engine.wants_gone(pods[8].uid)
+    assert not town.engine.is_eviction_needed(pods[8].uid)
 
 
 def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: EvictionCluster) -> None:
@@ -119,10 +119,10 @@ def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: EvictionCluster) -> 
     town.end(gang[0])
     assert town.released() == ["a-one"]
     town.hear(ev.PodGone(town.at, uid))
-    assert town.engine.wants_gone(gang[1].uid)
-    assert town.engine.wants_gone(gang[2].uid)
+    assert town.engine.is_eviction_needed(gang[1].uid)
+    assert town.engine.is_eviction_needed(gang[2].uid)
     town.end(*gang[1:])
-    assert sum(t.notice is EventReason.RECLAIMED for t in town.take(EmitEvent)) == 3
+    assert sum(t.reason is EventReason.RECLAIMED for t in town.take(EmitEvent)) == 3
 
 
 def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: EvictionCluster) -> None:
@@ -133,12 +133,12 @@ def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: Eviction
     assert len(town.evicted()) == 3
     town.take(EmitEvent)
     town.hear(ev.EvictionRefused(town.at, gang[1].uid))
-    assert not any(town.engine.wants_gone(pod.uid) for pod in gang)
+    assert not any(town.engine.is_eviction_needed(pod.uid) for pod in gang)
     [told] = town.take(EmitEvent)
-    assert (told.ref.name, told.notice) == ("a-one", EventReason.WAITING)
+    assert (told.ref.name, told.reason) == ("a-one", EventReason.WAITING)
     assert "tenant b" in told.message
     assert "m1" not in told.message
-    town.wait(SPARED_MS - 1)
+    town.wait(EXCLUDED_MS - 1)
     assert town.evicted() == []
     assert town.alarm == town.now + 1
     town.wait(1)
@@ -193,7 +193,7 @@ def test_what_never_leaves_is_not_waited_for_for_ever(town: EvictionCluster) -> 
     town.wait(STUCK_MS - 1)
     assert town.evicted() == []
     town.wait(1)
-    town.wait(LEAVING_MS)
+    town.wait(MAX_TERMINATION_MS)
     assert town.evicted() == ["b7"]
 
 
@@ -243,8 +243,10 @@ def test_what_stands_on_freed_room_goes_for_what_is_guaranteed(
     town.end(*(pod for pod in pods if pod.name in leaving))
     assert town.released() == ["d-four"]
     town.hear(ev.ReleaseAnswered(town.at, uid, ReleaseOutcome.RELEASED))
-    run = replace(held_pod("d-four", "d", 3, since=town.now), gates=(), release="7.1", node=NODE)
-    town.hear(ev.PodObserved(town.at, replace(run, phase=Phase.RUNNING, started=town.at)))
+    run = replace(
+        held_pod("d-four", "d", 3, since=town.now), gates=(), release_annotation="7.1", node=NODE
+    )
+    town.hear(ev.PodObserved(town.at, replace(run, phase=Phase.RUNNING, started_at=town.at)))
     town.end(*(pod for pod in pods if pod.name not in leaving))
     town.run(*(f"a{number}" for number in range(6)), preemptible=False)
     town.submit("b-back", gpus)
@@ -301,7 +303,7 @@ def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: EvictionClu
     uid = town.submit("a-one")
     assert town.evicted() == ["b7"]
     town.hear(ev.PodGone(town.at, uid))
-    assert not town.engine.wants_gone(pods[7].uid)
+    assert not town.engine.is_eviction_needed(pods[7].uid)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +357,7 @@ def test_the_owner_of_lower_priority_work_is_told_too(town: EvictionCluster, lat
         else:
             town.accept(pod)
             town.end(pod)
-    told = sorted(t.ref.name for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED)
+    told = sorted(t.ref.name for t in town.take(EmitEvent) if t.reason is EventReason.RECLAIMED)
     assert told == gone
 
 
@@ -371,7 +373,7 @@ def test_all_that_may_only_go_together_goes_though_it_fits_without(town: Evictio
     town.accept(others)
     town.end(others)
     assert town.released() == ["a-x"]
-    assert town.engine.wants_gone(mine.uid)
+    assert town.engine.is_eviction_needed(mine.uid)
 
 
 def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(
@@ -383,4 +385,4 @@ def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(
     town.hear(ev.PodGone(town.at, uid))
     town.take(EmitEvent)
     town.accept(pods[8])
-    assert [t.notice for t in town.take(EmitEvent)] == [EventReason.RECLAIMED]
+    assert [t.reason for t in town.take(EmitEvent)] == [EventReason.RECLAIMED]

@@ -41,9 +41,9 @@ def costs(clock: Clock) -> PodCosts:
 
 
 def spend(costs: PodCosts, clock: Clock, uid: Uid | None, seconds: float) -> None:
-    costs.consider(uid)
+    costs.start_pod(uid)
     clock.now += seconds
-    costs.consider(None)
+    costs.start_pod(None)
 
 
 def test_one_step_that_costs_much_is_enough(costs: PodCosts, clock: Clock) -> None:
@@ -85,7 +85,7 @@ def test_cheap_pods_are_never_postponed(costs: PodCosts, clock: Clock) -> None:
 
 def leader(considered: list[Uid | None], *pods: Pod) -> Engine:
     """Return a leader of one free device."""
-    engine = Engine(ManagedResources([GPU]), EngineOptions(considers=considered.append))
+    engine = Engine(ManagedResources([GPU]), EngineOptions(on_evaluate=considered.append))
     engine.handle(ev.LeadershipGained(NOW, 1))
     engine.handle(ev.StoreReady(NOW))
     for source in ev.WatchedSource:
@@ -116,7 +116,7 @@ def test_postponed_pod_lets_others_go_first_and_is_tried_again() -> None:
     engine = leader([], FIRST, SECOND)
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     assert released(engine, 0) == ["second"]
-    why = engine.queries.why(FIRST.uid)
+    why = engine.queries.explain_wait(FIRST.uid)
     assert why is not None
     assert why.rule is Rule.POSTPONED
     engine.handle(ev.PodGone(Millis(1), SECOND.uid))
@@ -129,7 +129,7 @@ def test_owner_of_a_postponed_pod_is_told() -> None:
     engine.handle(ev.Pass(NOW))
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     told = [each for each in engine.handle(ev.Pass(NOW)) if isinstance(each, EmitEvent)]
-    assert [(each.ref.name, each.notice) for each in told] == [("first", EventReason.WAITING)]
+    assert [(each.ref.name, each.reason) for each in told] == [("first", EventReason.WAITING)]
     assert "took too long" in (engine.queries.wait_reason(FIRST.uid) or "")
 
 
@@ -151,7 +151,7 @@ def test_replica_that_follows_gives_the_reason_of_its_leader() -> None:
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     engine.handle(ev.Pass(NOW))
     replica.apply_leader_state(engine.queries.leader_message(NOW, 1, 0.0))
-    why = replica.queries.why(FIRST.uid)
+    why = replica.queries.explain_wait(FIRST.uid)
     assert why is not None
     assert why.rule is Rule.POSTPONED
 

@@ -8,7 +8,7 @@ from app.core.errors import InvalidInput
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
 from app.core.quantities import CPU
-from app.core.usage.usage_sums import GroupBy, UsageAggregator, seconds
+from app.core.usage.usage_sums import GroupBy, UsageAggregator, format_resource_seconds
 
 GPU = Resource("nvidia.com/gpu")
 
@@ -101,4 +101,4 @@ def test_more_rows_than_anybody_reads_are_refused() -> None:
     ],
 )
 def test_seconds_are_exact_decimals(resource: Resource, spent: int, text: str) -> None:
-    assert seconds(resource, spent) == text
+    assert format_resource_seconds(resource, spent) == text

@@ -20,7 +20,7 @@ from app.web.api.schemas import (
     WorkloadModel,
 )
 from app.web.api.stream import StreamTiming
-from app.web.health import SERVES
+from app.web.health import NOT_DRAINING
 from tests.support.asgi import call
 from tests.support.rest_app import Both, described_app, node, pool, problem, tenant
 from tests.support.two_teams import Neighbours
@@ -35,7 +35,7 @@ async def both() -> Both:
 
 
 async def test_the_document_depends_on_no_argument(both: Both) -> None:
-    app = api_app(Neighbours().context(), {SERVES: lambda: True}, Liveness(), StreamTiming())
+    app = api_app(Neighbours().context(), {NOT_DRAINING: lambda: True}, Liveness(), StreamTiming())
 
     assert app.openapi() == described_app(both.context, {}).openapi()
 
@@ -155,7 +155,7 @@ async def test_the_description_names_when_to_try_again_and_the_etag_of_writes(bo
 
 
 async def test_readiness_lists_what_is_missing(both: Both) -> None:
-    both.checks = {"redis": lambda: False, "view": lambda: both.view.ready}
+    both.checks = {"redis": lambda: False, "view": lambda: both.view.is_ready}
 
     assert (await call(both.app, "GET", "/livez")).status == 200
     reply = await call(both.app, "GET", "/readyz")

@@ -10,15 +10,15 @@ import pytest
 from starlette.types import ASGIApp
 
 from app.commands.audit import command
-from app.core.audit.codec import SignedHead, line, read
-from app.core.audit.config_changes import ConfigChanges, key_of, spec_of
+from app.core.audit.codec import SignedHead, entry_line, parse_line
+from app.core.audit.config_changes import ConfigChanges, marker_key, spec_of
 from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis, Quota, Tenant
 from app.terminal.output import OutputFormat, OutputOptions
 from app.web.api import audit_reader
 from app.web.api.audit import LONGEST_CHUNK
-from app.web.api.formatting import moment
+from app.web.api.formatting import to_datetime
 from tests.fakes.fake_audit_stream import FakeKey, Stream
 from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import Reply, call
@@ -56,7 +56,7 @@ async def write(stream: Stream, *records: AuditRecord) -> None:
     head = stream.last()
     for record in records:
         entry = seal(head, 1, record)
-        stream.rows.append((entry.number, line(entry)))
+        stream.rows.append((entry.number, entry_line(entry)))
         head = entry.head
     signing = await FakeKey().load()
     stream.signed = signing.sign(SignedHead("default", head, 1, NOW))
@@ -74,7 +74,7 @@ async def get(app: ASGIApp, path: str) -> Reply:
 def told(reply: Reply) -> list[Entry]:
     assert reply.status == 200, reply.body
     assert reply.headers["content-type"] == "application/x-ndjson"
-    found = [read(text) for text in reply.body.decode().splitlines()]
+    found = [parse_line(text) for text in reply.body.decode().splitlines()]
     return [each for each in found if isinstance(each, Entry)]
 
 
@@ -203,14 +203,14 @@ def changed(tenant: Tenant | str, at: int, before: Tenant | None = None) -> Audi
     if before is not None:
         list(
             changes.observe_resource(
-                Millis(at), key_of(Tenant, before.name), spec_of(before), "root"
+                Millis(at), marker_key(Tenant, before.name), spec_of(before), "root"
             )
         )
     list(changes.start_term(Millis(at), None if before else {}))
     if isinstance(tenant, str):
-        (record,) = changes.drop(Millis(at), key_of(Tenant, tenant))
+        (record,) = changes.record_deleted(Millis(at), marker_key(Tenant, tenant))
     else:
-        key = key_of(Tenant, tenant.name)
+        key = marker_key(Tenant, tenant.name)
         (record,) = changes.observe_resource(Millis(at), key, spec_of(tenant), "root")
     return record
 
@@ -234,7 +234,7 @@ async def test_quotas_in_force_at_a_time_are_told_from_the_chain(
     )
 
     async def rows(ago: int) -> list[tuple[str, str, str, dict[str, str], dict[str, str]]]:
-        at = moment(Millis(NOW - ago)).isoformat().replace("+00:00", "Z")
+        at = to_datetime(Millis(NOW - ago)).isoformat().replace("+00:00", "Z")
         reply = await both.get(f"/v1/quotas?at={at}")
         assert reply.status == 200, reply.body
         names = ("tenant", "pool", "weight", "guarantee", "limit")

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.config.setting_parsers import HostPort
 from app.kube.api_aggregation import read_front
-from app.ports.api import Front
+from app.ports.api import FrontProxySettings
 from app.ports.auth import Identity
 from app.tls.certificate_authority import CertificateAuthority, new_authority, write_private
 from app.web.api.api_aggregation import ROOT, Aggregated, FrontDoor
@@ -27,12 +27,12 @@ from app.web.server.server import Listener, Servers
 
 NOW = datetime.now(UTC)
 NAME = "front-proxy-client"
-PROXY = Front(
-    names=(NAME,),
-    users=("X-Remote-User",),
-    uids=("X-Remote-Uid",),
-    groups=("X-Remote-Group",),
-    extras=("X-Remote-Extra-",),
+PROXY = FrontProxySettings(
+    allowed_names=(NAME,),
+    user_headers=("X-Remote-User",),
+    uid_headers=("X-Remote-Uid",),
+    group_headers=("X-Remote-Group",),
+    extra_prefixes=("X-Remote-Extra-",),
 )
 ALICE = {"X-Remote-User": "alice", "X-Remote-Group": "team-a"}
 
@@ -120,7 +120,7 @@ async def served(
     server: CertificateAuthority, authority: CertificateAuthority, tmp_path: Path
 ) -> AsyncIterator[Served]:
     async with serving(server, tmp_path) as found:
-        found.door.trust(replace(PROXY, ca=authority.certificate_pem))
+        found.door.trust_proxy(replace(PROXY, ca=authority.certificate_pem))
         yield found
 
 
@@ -129,7 +129,7 @@ async def serving(server: CertificateAuthority, folder: Path) -> AsyncIterator[S
     own = server.issue("srv", names=["127.0.0.1"], server=True, client=False, now=NOW, days=1)
     door = FrontDoor(own.certificate_pem, own.key_pem)
     app = Aggregated(Echo(), door)
-    servers = Servers([Listener("aggregated", app, HostPort("127.0.0.1", 0), door.tls)])
+    servers = Servers([Listener("aggregated", app, HostPort("127.0.0.1", 0), door.current_context)])
     stop = asyncio.Event()
     task = asyncio.create_task(servers.run(stop, 0))
     await servers.started.wait()
@@ -216,7 +216,7 @@ async def test_an_authority_that_was_replaced_opens_the_door_no_more(
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=old)
     assert (await exchange(reader, writer))[0] == 200
     following = new_authority("proxies of tomorrow", NOW, 1)
-    served.door.trust(replace(PROXY, ca=following.certificate_pem))
+    served.door.trust_proxy(replace(PROXY, ca=following.certificate_pem))
     assert (await exchange(reader, writer))[0] == 401
     writer.transport.abort()
     assert await served.ask(old) == (0, None)
@@ -226,14 +226,14 @@ async def test_an_authority_that_was_replaced_opens_the_door_no_more(
 async def test_an_authority_that_cannot_be_read_changes_nothing(
     served: Served, authority: CertificateAuthority
 ) -> None:
-    served.door.trust(replace(PROXY, ca=b"no certificate"))
+    served.door.trust_proxy(replace(PROXY, ca=b"no certificate"))
     assert (await served.ask(served.tls(authority)))[0] == 200
 
 
 async def test_names_are_those_of_now(served: Served, authority: CertificateAuthority) -> None:
     ca = authority.certificate_pem
     for names, status in [(("other",), 401), ((), 200)]:
-        served.door.trust(replace(PROXY, ca=ca, names=names))
+        served.door.trust_proxy(replace(PROXY, ca=ca, allowed_names=names))
         assert (await served.ask(served.tls(authority)))[0] == status
 
 
@@ -242,12 +242,12 @@ async def test_a_renewed_certificate_is_shown(
 ) -> None:
     following = new_authority("servers of tomorrow", NOW, 1)
     own = following.issue("s", names=["127.0.0.1"], server=True, client=False, now=NOW, days=1)
-    served.door.renew(own.certificate_pem, own.key_pem)
+    served.door.renew_certificate(own.certificate_pem, own.key_pem)
     assert await served.ask(served.tls(authority)) == (0, None)
     served.server = following
     assert (await served.ask(served.tls(authority)))[0] == 200
     later = new_authority("proxies of tomorrow", NOW, 1)
-    served.door.trust(replace(PROXY, ca=later.certificate_pem))
+    served.door.trust_proxy(replace(PROXY, ca=later.certificate_pem))
     assert (await served.ask(served.tls(later)))[0] == 200  # and presented by the next context too
 
 
@@ -284,4 +284,4 @@ def test_what_the_api_server_publishes_is_read() -> None:
     }
     read = read_front(json.dumps({"metadata": {}, "data": data}).encode())
     assert read == replace(PROXY, ca=b"pem")
-    assert read_front(b'{"metadata": {}}') == Front()
+    assert read_front(b'{"metadata": {}}') == FrontProxySettings()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.core import events as ev
-from app.web.api.me import MOST
+from app.web.api.me import MOST_WORKLOADS
 from tests.fakes.fake_api_cluster import GPU, ApiCluster, busy, held, runs
 from tests.support.asgi import Reply, call
 
@@ -84,10 +84,13 @@ async def test_a_caller_without_pods_gets_empty_lists(town: ApiCluster) -> None:
 
 async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: ApiCluster) -> None:
     evaluated = 0
-    pods = [held(f"many-{number}", "teaching", "ivan@example.com") for number in range(MOST + 50)]
+    pods = [
+        held(f"many-{number}", "teaching", "ivan@example.com")
+        for number in range(MOST_WORKLOADS + 50)
+    ]
     await town.deliver(*pods, runs("one", "teaching", "ivan@example.com", "t4-03", 1))
     town.rights.name = "ivan@example.com"
-    queue = town.engine.queries.queue
+    queue = town.engine.queries.waiting_workloads
 
     def counting(*about: Any) -> Iterator[Any]:
         nonlocal evaluated
@@ -95,10 +98,10 @@ async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: ApiClus
             evaluated += 1
             yield each
 
-    town.engine.queries.queue = counting  # type: ignore[method-assign]
+    town.engine.queries.waiting_workloads = counting  # type: ignore[method-assign]
     me = (await get(town, "/v1/me")).json
-    assert (len(me["workloads"]), me["leftOut"]) == (MOST + 1, 50)
-    assert evaluated <= MOST + 1
+    assert (len(me["workloads"]), me["leftOut"]) == (MOST_WORKLOADS + 1, 50)
+    assert evaluated <= MOST_WORKLOADS + 1
 
 
 async def test_the_own_queue_needs_no_right_and_shows_no_other_user(town: ApiCluster) -> None:

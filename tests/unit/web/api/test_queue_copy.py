@@ -34,7 +34,7 @@ async def both() -> Both:
     both = Both()
     both.rights.everything = True
     await both.hear(pool("h100"), node("n0", 4), tenant("team-a"))
-    await both.see(*(pod(f"p{number}", since=Millis(NOW - 9 + number)) for number in range(3)))
+    await both.see(*(pod(f"p{number}", created_at=Millis(NOW - 9 + number)) for number in range(3)))
     await both.open()
     return both
 
@@ -55,19 +55,19 @@ async def test_a_page_is_made_once_while_nothing_changes(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    page = both.queues.page
+    page = both.queues.read_page
 
     async def counted(*args: Any) -> Any:
         reads.append(args)
         return await page(*args)
 
-    monkeypatch.setattr(both.queues, "page", counted)
+    monkeypatch.setattr(both.queues, "read_page", counted)
     first = await both.get(PATHS[0])
     assert (await both.get(PATHS[0])).body == first.body
     assert len(reads) == 1
     await both.get(PATHS[0] + "?limit=2")
     assert len(reads) == 2
-    await both.see(pod("p3", since=Millis(NOW)))
+    await both.see(pod("p3", created_at=Millis(NOW)))
     assert len((await both.get(PATHS[0])).json["items"]) == 4
     assert len(reads) == 3
     monkeypatch.setattr("app.web.api.queues.FRESH_SECONDS", 0.0)
@@ -82,7 +82,7 @@ async def test_a_lost_copy_does_not_hide_why_a_pod_waits(both: Both) -> None:
 
 
 async def test_a_replica_without_an_engine_answers_from_the_copy(both: Both) -> None:
-    both.context = replace(both.context, seen_whole=lambda: False)
+    both.context = replace(both.context, is_synced=lambda: False)
     reply = await both.get(PATHS[0])
     assert reply.status == 200
     rows = [(row["name"], row["position"], row["length"]) for row in reply.json["items"]]
@@ -99,7 +99,7 @@ async def test_a_replica_without_an_engine_answers_from_the_copy(both: Both) -> 
 async def test_a_pod_that_the_engine_has_not_seen_is_listed(both: Both) -> None:
     leader = Both()
     await leader.hear(pool("h100"), node("n0", 4), tenant("team-a"))
-    await leader.see(pod("p0"), pod("newer", since=Millis(NOW)))
+    await leader.see(pod("p0"), pod("newer", created_at=Millis(NOW)))
     await leader.open()
     both.queues.engine = leader.engine
     rows = (await both.get(PATHS[0])).json["items"]
@@ -108,8 +108,8 @@ async def test_a_pod_that_the_engine_has_not_seen_is_listed(both: Both) -> None:
 
 
 async def test_priority_and_age_come_back_from_the_copy(both: Both) -> None:
-    await both.see(pod("urgent", priority=1000, since=Millis(NOW - 1)))
-    await both.see(pod("low", priority=-5, since=Millis(NOW - 2_000)))
+    await both.see(pod("urgent", priority=1000, created_at=Millis(NOW - 1)))
+    await both.see(pod("low", priority=-5, created_at=Millis(NOW - 2_000)))
     rows = (await both.get(PATHS[0])).json["items"]
     assert (rows[0]["name"], rows[0]["priority"]) == ("urgent", 1000)
     assert (rows[-1]["name"], rows[-1]["priority"]) == ("low", -5)

@@ -12,7 +12,7 @@ import pytest
 from app.core import events as ev
 from app.core.explain.views import LeaderStateMessage, PublishedReservation
 from app.core.model import Millis, NodeName, Phase, Pod, PoolName, Quota, TenantName, Uid
-from app.core.well_known import ADOPTED
+from app.core.well_known import RELEASE_ADOPTED
 from app.ports.api import QuotaThen
 from app.ports.forecasts import Estimate
 from app.sim.cluster.virtual_cluster import held_pod
@@ -33,11 +33,11 @@ def running(name: str, namespace: str = "team-a", gpus: int = 1, **more: Any) ->
     return replace(
         pod(name, namespace, gpus, **more),
         gates=(),
-        release="1.1",
+        release_annotation="1.1",
         node=NodeName("n0"),
         pool=PoolName("h100"),
         phase=Phase.RUNNING,
-        started=Millis(NOW - 1000),
+        started_at=Millis(NOW - 1000),
     )
 
 
@@ -149,11 +149,11 @@ async def test_the_page_is_also_below_the_path_that_the_api_server_passes_on(bot
 
 async def test_a_queue_shows_each_user_in_their_own_order(both: Both) -> None:
     await both.see(
-        pod("a1", since=NOW - 9000),
-        pod("a2", since=NOW - 8000, gpus=3),
-        pod("urgent", since=NOW - 1000, priority=7),
+        pod("a1", created_at=NOW - 9000),
+        pod("a2", created_at=NOW - 8000, gpus=3),
+        pod("urgent", created_at=NOW - 1000, priority=7),
         pod("b1", user="bob"),
-        pod("aside", user="bob", gates=("fairgate.io/queue", "other"), since=NOW - 99_000),
+        pod("aside", user="bob", gates=("fairgate.io/queue", "other"), created_at=NOW - 99_000),
         pod("e1", "team-b", user="eve"),
     )
 
@@ -178,7 +178,7 @@ async def test_a_queue_shows_each_user_in_their_own_order(both: Both) -> None:
 
 
 async def test_a_gang_is_one_of_a_queue(both: Both) -> None:
-    gang = [pod(f"g{n}", gang="g", gang_size=3, since=NOW - n) for n in range(3)]
+    gang = [pod(f"g{n}", gang="g", gang_size=3, created_at=NOW - n) for n in range(3)]
     await both.see(*gang[:2])
     (waits,) = await items(both, "/v1/tenants/team-a/queue")
     assert waits["estimateWithheld"] == "There is no estimate yet."
@@ -193,7 +193,9 @@ async def test_a_gang_is_one_of_a_queue(both: Both) -> None:
 @pytest.mark.parametrize("path", ["/v1/tenants/team-a/queue", "/v1/tenants/team-a/users"])
 async def test_a_list_in_parts_is_the_whole_list(both: Both, path: str) -> None:
     names = [f"u{n}" for n in range(4)]
-    pods = [pod(f"p{n}-{m}", user=u, since=NOW + m) for n, u in enumerate(names) for m in range(3)]
+    pods = [
+        pod(f"p{n}-{m}", user=u, created_at=NOW + m) for n, u in enumerate(names) for m in range(3)
+    ]
     gate = ("fairgate.io/queue", "other")
     pods += [pod(f"q{n}", user=u, gates=gate) for n, u in enumerate(names)]
     await both.see(*pods)
@@ -211,7 +213,7 @@ async def test_a_list_in_parts_is_the_whole_list(both: Both, path: str) -> None:
 
 
 async def test_nothing_is_lost_if_what_was_shown_last_is_gone(both: Both) -> None:
-    pods = [pod(f"p{n}", since=NOW + n) for n in range(4)]
+    pods = [pod(f"p{n}", created_at=NOW + n) for n in range(4)]
     await both.see(*pods)
     first = (await both.get("/v1/tenants/team-a/queue?limit=2")).json
     await both.hear(ev.PodGone(NOW, pods[1].uid), ev.PodGone(NOW, pods[0].uid))
@@ -279,7 +281,7 @@ class Past:
 
 
 async def test_quotas_of_the_past_come_from_whoever_keeps_them(both: Both) -> None:
-    both.context = replace(both.context, past=Past())
+    both.context = replace(both.context, past_quotas=Past())
 
     then = await both.get("/v1/quotas?at=2023-11-14T22:13:00Z")
     assert then.json["at"] == "2023-11-14T22:13:00Z"
@@ -336,7 +338,7 @@ class Foresees:
     def estimate(self, uid: Uid) -> Estimate | None:
         return Estimate(60, 600, NOW)
 
-    def withheld(self, uid: Uid) -> str:
+    def missing_estimate_reason(self, uid: Uid) -> str:
         return ""
 
 
@@ -357,7 +359,9 @@ async def test_a_pod_that_runs_says_where_and_since_when(both: Both) -> None:
 
 
 async def test_an_adopted_pod_is_not_said_to_be_released_in_turn(both: Both) -> None:
-    await both.see(replace(pod("old"), gates=(), release=ADOPTED, node=NodeName("n0")))
+    await both.see(
+        replace(pod("old"), gates=(), release_annotation=RELEASE_ADOPTED, node=NodeName("n0"))
+    )
     why = (await both.get("/v1/workloads/team-a/old")).json
     assert why["reason"].startswith("not by its turn: ")
     assert "before Fairgate, or was released by hand" in why["reason"]

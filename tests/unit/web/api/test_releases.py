@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.codec import line
+from app.core.audit.codec import entry_line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.model import Millis
 from app.core.quantities import ManagedResources
 from app.web.api.auth import Access
-from app.web.api.release_reader import MOST, WEEK, ReleaseReader
+from app.web.api.release_reader import MOST_RELEASES, WEEK, ReleaseReader
 from app.web.api.releases import PORTION
 from app.web.server.rate_limit import RateLimit
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
@@ -47,7 +47,7 @@ def write(stream: Stream, *records: AuditRecord) -> None:
     head = stream.last()
     for record in records:
         entry = seal(head, 1, record)
-        stream.rows.append((entry.number, line(entry)))
+        stream.rows.append((entry.number, entry_line(entry)))
         head = entry.head
 
 
@@ -119,13 +119,13 @@ async def test_only_a_week_and_a_bounded_number_of_releases_stay_in_memory() -> 
     now = [NOW]
     reader = ReleaseReader(FakeTrail(stream), MANAGED, lambda: now[0], most=2)
     write(stream, release(4), release(3), release(2))
-    await reader.read_new()
-    assert len(list(reader.between(Millis(0), NOW))) == 2
-    assert reader.since == NOW - 4 * MINUTE
+    await reader.read_new_entries()
+    assert len(list(reader.releases_between(Millis(0), NOW))) == 2
+    assert reader.complete_since == NOW - 4 * MINUTE
     now[0] = Millis(NOW + WEEK)
-    await reader.read_new()
-    assert list(reader.between(Millis(0), now[0])) == []
-    assert MOST > 2
+    await reader.read_new_entries()
+    assert list(reader.releases_between(Millis(0), now[0])) == []
+    assert MOST_RELEASES > 2
 
 
 async def test_invalid_lines_are_skipped(both: Both) -> None:

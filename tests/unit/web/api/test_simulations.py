@@ -18,8 +18,8 @@ from app.core.errors import FairgateError, ForecastBusy, ForecastFailed
 from app.core.model import Millis, TenantName, UserName
 from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from app.sim.cluster.virtual_cluster import held_pod
-from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes
-from app.sim.forecast.what_if import changed, fare
+from app.sim.forecast.run_times import ObservedRunTime, RunTimeClass, RunTimes
+from app.sim.forecast.what_if import apply_weights, forecast_tenants
 from app.sim.forecast.what_if_service import WhatIfs
 from app.web.api.auth import Access
 from app.web.server.rate_limit import RateLimit
@@ -186,16 +186,18 @@ async def test_after_a_worker_was_killed_the_next_simulation_works(
 async def test_a_users_weight_counts_within_the_tenant(both: Both) -> None:
     await both.see(*[held_pod(f"z{n:02}", "team-a", since=NOW, user="zoe") for n in range(40)])
     snapshot = both.engine.queries.snapshot(NOW)
-    then = changed(snapshot, WeightChanges(users={A: {UserName("zoe"): Fraction(9)}}))
-    now, after = (fare(snapshot, RunTimes(), tenants, 1) for tenants in (snapshot.tenants, then))
+    then = apply_weights(snapshot, WeightChanges(users={A: {UserName("zoe"): Fraction(9)}}))
+    now, after = (
+        forecast_tenants(snapshot, RunTimes(), tenants, 1) for tenants in (snapshot.tenants, then)
+    )
     assert now[A].share == after[A].share
     assert now[B] == after[B]
 
 
 async def test_run_times_that_are_known_are_taken(both: Both) -> None:
-    runs = RunTimes([Lasted(RunTimeClass(A, UserName("eve"), 1), Millis(60_000))] * 30)
+    runs = RunTimes([ObservedRunTime(RunTimeClass(A, UserName("eve"), 1), Millis(60_000))] * 30)
     snapshot = both.engine.queries.snapshot(NOW)
-    fared = fare(snapshot, runs, snapshot.tenants, 1)
+    fared = forecast_tenants(snapshot, runs, snapshot.tenants, 1)
     assert fared[A].started == fared[B].started == 40
 
 
@@ -204,4 +206,4 @@ async def test_what_a_pod_declares_is_the_most_it_runs(both: Both) -> None:
     pods = [held_pod(f"p{n:02}", "team-a", since=NOW - 1000, user="eve") for n in range(40)]
     await both.see(*(replace(pod, max_runtime=Millis(600_000)) for pod in pods))
     snapshot = both.engine.queries.snapshot(NOW)
-    assert fare(snapshot, RunTimes(), snapshot.tenants, 1)[A].started == 40
+    assert forecast_tenants(snapshot, RunTimes(), snapshot.tenants, 1)[A].started == 40

@@ -19,9 +19,9 @@ from app.core.model import Millis, PoolName, TenantName, UserName
 from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
 from app.web.api import dashboard_state
-from app.web.api.dashboard_state import Facts, facts, state
+from app.web.api.dashboard_state import DashboardFacts, collect_facts, state_for_rights
 from app.web.api.refused import Refused
-from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
+from app.web.api.stream import MOST_PER_CALLER, ConnectionLimit, StateCache, StreamTiming
 from app.web.api.stream_schemas import DashboardState
 from app.web.api.visible_state import VisibleState
 from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
@@ -30,8 +30,12 @@ from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import call
 
 SECONDS = 30
-QUICK = StreamTiming(beat=0.01, quiet=0.02, trust=3600, write_timeout=3600)
-UNTRUSTING = StreamTiming(beat=0.01, quiet=3600, trust=0.01, write_timeout=3600)
+QUICK = StreamTiming(
+    state_interval=0.01, keep_alive_interval=0.02, rights_interval=3600, write_timeout=3600
+)
+UNTRUSTING = StreamTiming(
+    state_interval=0.01, keep_alive_interval=3600, rights_interval=0.01, write_timeout=3600
+)
 EVERY = VisibleState(True, True, frozenset(), True, True)
 
 Event = tuple[str, Any]
@@ -220,7 +224,7 @@ async def test_a_slow_reader_gets_the_newest_and_nothing_else(town: ApiCluster) 
 
 async def _passes(reader: Reader) -> bool:
     """Let some intervals pass without reading; return whether no part arrived."""
-    await asyncio.sleep(5 * QUICK.beat)
+    await asyncio.sleep(5 * QUICK.state_interval)
     return reader.parts.empty()
 
 
@@ -343,7 +347,7 @@ async def test_it_ends_when_the_process_is_told_to_stop(town: ApiCluster) -> Non
 
 async def test_nobody_listens_too_often(town: ApiCluster) -> None:
     app = town.app(QUICK)
-    readers = [Reader(app) for _ in range(MOST_OF_ONE)]
+    readers = [Reader(app) for _ in range(MOST_PER_CALLER)]
     tasks = []
     for reader in readers:
         reader.taking.set()
@@ -367,17 +371,26 @@ async def test_nobody_listens_too_often(town: ApiCluster) -> None:
 
 def test_beyond_the_most_that_may_listen_it_is_503() -> None:
     room = ConnectionLimit(most=2)
-    room.enter("a")
-    room.enter("b")
+    room.add_stream("a")
+    room.add_stream("b")
     with pytest.raises(Refused) as refused:
-        room.enter("c")
+        room.add_stream("c")
     assert refused.value.status == 503
-    room.leave("a")
-    room.enter("c")
+    room.remove_stream("a")
+    room.add_stream("c")
 
 
 async def test_a_reader_who_takes_nothing_in_loses_the_place(town: ApiCluster) -> None:
-    reader = Reader(town.app(StreamTiming(beat=0.01, quiet=0.01, trust=3600, write_timeout=0.05)))
+    reader = Reader(
+        town.app(
+            StreamTiming(
+                state_interval=0.01,
+                keep_alive_interval=0.01,
+                rights_interval=3600,
+                write_timeout=0.05,
+            )
+        )
+    )
     async with asyncio.timeout(SECONDS):
         await reader.run()
 
@@ -402,15 +415,15 @@ class Made:
     def board(self) -> StateCache:
         return StateCache(self.make, self.show, lambda: self.now, 1.0)
 
-    def make(self) -> Facts:
+    def make(self) -> DashboardFacts:
         self.made += 1
         self.now += self.took
-        return facts(self.town.context(), WaitReasonCache(lambda: self.now))
+        return collect_facts(self.town.context(), WaitReasonCache(lambda: self.now))
 
-    def show(self, known: Facts, sight: VisibleState) -> DashboardState:
+    def show(self, known: DashboardFacts, sight: VisibleState) -> DashboardState:
         self.cut += 1
         self.now += self.cutting
-        return state(known, self.town.context(), sight)
+        return state_for_rights(known, self.town.context(), sight)
 
 
 async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiCluster) -> None:
@@ -418,60 +431,60 @@ async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiClus
     board = made.board()
     mine = VisibleState(False, False, frozenset({TenantName("robotics")}), False, False)
 
-    texts = [board.newest(sight).text for sight in (EVERY, mine, EVERY, mine)]
+    texts = [board.newest_state(sight).text for sight in (EVERY, mine, EVERY, mine)]
 
     assert (made.made, made.cut) == (1, 2)
     assert texts[0] == texts[2] != texts[1] == texts[3]
     made.now = 0.9
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     assert made.made == 1
     made.now = 1.1
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     assert made.made == 2
 
 
 async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: ApiCluster) -> None:
     made = Made(town, took=0.5)
     board = made.board()
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     made.now = 9.0
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     assert made.made == 1
     made.now = 11.0
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     assert made.made == 2
 
 
 async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: ApiCluster) -> None:
     made = Made(town, cutting=0.5)
     board = made.board()
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     made.now = 9.0
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     assert made.made == 1
     made.now = 11.0
-    board.newest(EVERY)
+    board.newest_state(EVERY)
     assert made.made == 2
 
 
 async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: ApiCluster) -> None:
     board = Made(town).board()
-    pools = board.newest(EVERY).state.pools
+    pools = board.newest_state(EVERY).state.pools
     await town.deliver(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
     newcomer = VisibleState(True, False, frozenset(), True, True)
-    assert board.newest(newcomer).state.pools == pools
+    assert board.newest_state(newcomer).state.pools == pools
 
 
 async def test_time_alone_is_no_change(town: ApiCluster) -> None:
     made = Made(town)
     board = made.board()
-    first = board.newest(EVERY)
+    first = board.newest_state(EVERY)
     town.now = type(town.now)(town.now + 5000)
     made.now = 5.0
-    assert board.newest(EVERY).number == first.number
+    assert board.newest_state(EVERY).version == first.version
     await town.deliver(tenant("newcomer"))
     made.now = 10.0
-    assert board.newest(EVERY).number > first.number
+    assert board.newest_state(EVERY).version > first.version
 
 
 async def test_what_is_left_out_is_counted(town: ApiCluster) -> None:
@@ -506,9 +519,9 @@ async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(
 
 async def test_redis_and_old_data_are_problems(town: ApiCluster) -> None:
     town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
-    lost = replace(town.context(), store_reachable=lambda: False, age=lambda: 60_001)
+    lost = replace(town.context(), store_reachable=lambda: False, data_age=lambda: 60_001)
     rules = WaitReasonCache(lambda: 0.0)
-    shown = state(facts(lost, rules), lost, EVERY)
+    shown = state_for_rights(collect_facts(lost, rules), lost, EVERY)
     assert [problem.code for problem in shown.problems] == ["RedisUnreachable", "StaleData"]
 
 
@@ -544,7 +557,7 @@ async def test_a_webhook_is_silent_15_s_after_its_last_report(
 ) -> None:
     at = Millis(0 if renewed is None else NOW - renewed)
     town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
-    town.enforcement = EnforcementResult(Millis(NOW - probed), seconds, renewed=at)
+    town.enforcement = EnforcementResult(Millis(NOW - probed), seconds, last_heartbeat=at)
     await town.deliver(ev.PolicyObserved(NOW, Policy(mode=Mode.ENFORCE)))
     _, state = await told(town)
     assert [problem["code"] for problem in state["problems"]] == ["WebhookSilent"] * silent

@@ -18,7 +18,7 @@ from app.kube.proposed_pods import ProposedPods
 from app.ports.forecasts import Estimate, Proposal, Trial
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast.run_times import RunTimes
-from app.sim.forecast.trial import last_wait
+from app.sim.forecast.trial import simulate_last_wait
 from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import SECONDS
 from app.sim.forecast.worker import P, T, Worker
@@ -99,7 +99,7 @@ async def test_a_declared_run_time_of_others_shortens_the_simulated_wait(
 
 async def test_pods_wait_behind_those_of_the_queue(both: Both, trials: TrialRuns) -> None:
     wall = held_pod("wall", "team-b", 8, user="bob")
-    await both.see(replace(wall, gates=(), release="1.1", started=NOW))
+    await both.see(replace(wall, gates=(), release_annotation="1.1", started_at=NOW))
     await both.see(*(held_pod(f"p{n}", "team-a", 6, user="alice", since=NOW) for n in range(3)))
     told = (await post(both, (1, pod(6)))).json
     assert (told["state"], told["position"], told["length"]) == ("waits", 4, 4)
@@ -115,7 +115,9 @@ async def test_capacity_that_a_reclaim_must_free_first_is_not_free_now(
     for number in range(2):  # borrowed for an hour, which is longer than minRuntime
         borrower = held_pod(f"b{number}", "team-b", 4, user="bob", since=NOW - 3_600_000)
         release = f"1.{number + 1}"
-        await both.see(replace(borrower, gates=(), release=release, started=borrower.since))
+        await both.see(
+            replace(borrower, gates=(), release_annotation=release, started_at=borrower.created_at)
+        )
     told = (await post(both, (1, pod(4)))).json
     assert (told["state"], told["startsNow"]) == ("waits", 0)
     assert told["simulatedSeconds"] < 3600
@@ -232,8 +234,10 @@ async def test_pods_that_share_a_claim_in_use_start_in_its_pool(
     await both.hear(ev.ClassObserved(NOW, DeviceClass("gpu.example.com", GPU)))
     ask = DeviceAsk("gpu.example.com", 2)
     await both.hear(ev.ClaimObserved(NOW, ResourceClaim("team-a", "shared", ((ask,),))))
-    user = replace(held_pod("user", "team-a", 0), claims=(ClaimRef("gpu", "shared"),), plain={})
-    await both.see(replace(user, gates=(), release="1.1", node="n0", pool="default"))
+    user = replace(
+        held_pod("user", "team-a", 0), claims=(ClaimRef("gpu", "shared"),), container_requests={}
+    )
+    await both.see(replace(user, gates=(), release_annotation="1.1", node="n0", pool="default"))
     document = pod(0)
     document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "shared"}]
     told = (await post(both, (2, document))).json
@@ -295,7 +299,7 @@ async def test_a_submitter_in_the_document_does_not_count(both: Both, trials: Tr
 
 async def test_an_estimate_is_given_if_it_is_no_guess(both: Both, trials: TrialRuns) -> None:
     class Sure:
-        def estimate_of(self, seconds: float, at: int) -> Estimate:
+        def estimate_from_wait(self, seconds: float, at: int) -> Estimate:
             return Estimate(int(seconds), 2 * int(seconds), NOW)
 
     both.context = replace(both.context, forecasts=Sure())  # type: ignore[arg-type]
@@ -308,7 +312,7 @@ class SlowWorker(Worker):
     """Takes too long to simulate the waits of pods."""
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if function is last_wait:
+        if function is simulate_last_wait:
             raise ForecastTimeout("The simulation took more than 20 s and was stopped.")
         return await super().call(function, *args, **kwargs)
 
@@ -330,8 +334,8 @@ async def test_a_user_has_one_trial_at_a_time(both: Both, trials: TrialRuns) -> 
     import asyncio
 
     pods = [held_pod("p", "team-a", 1)]
-    same = [asyncio.create_task(trials.attempt(UserName("alice"), pods)) for _ in range(2)]
-    other = asyncio.create_task(trials.attempt(UserName("bob"), pods))
+    same = [asyncio.create_task(trials.simulate_pods(UserName("alice"), pods)) for _ in range(2)]
+    other = asyncio.create_task(trials.simulate_pods(UserName("bob"), pods))
     outcomes = await asyncio.gather(*same, other, return_exceptions=True)
     assert [type(each) for each in outcomes] == [Trial, ForecastBusy, Trial]
 
@@ -344,6 +348,6 @@ async def test_service_accounts_of_a_namespace_have_one_trial_at_a_time(
 
     pods = [held_pod("p", "team-a", 1)]
     names = [f"system:serviceaccount:{each}" for each in ("team-a:x", "team-a:y", "team-b:x")]
-    tasks = [asyncio.create_task(trials.attempt(UserName(name), pods)) for name in names]
+    tasks = [asyncio.create_task(trials.simulate_pods(UserName(name), pods)) for name in names]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(each) for each in outcomes] == [Trial, ForecastBusy, Trial]

@@ -16,7 +16,7 @@ from app.core import events as ev
 from app.core.fairshare.checkpoint import FairnessState, TenantCheckpoint
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.core.safe_text import visible
+from app.core.safe_text import escape_hidden
 from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_usage_records import FakeRuns
 from tests.support.asgi import Reply, call
@@ -171,7 +171,7 @@ async def test_csv_holds_no_formula(app: ASGIApp, runs: FakeRuns, name: str) -> 
     keep(runs, run("x", -100, user=name))
     text = (await get(app, "by=user&format=csv")).body.decode()
     (_, (cell, _)) = csv.reader(io.StringIO(text, newline=""))
-    assert cell == "'" + visible(name)
+    assert cell == "'" + escape_hidden(name)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ async def test_totals_count_since_the_installation_by_tenant_user_and_pool() -> 
     await both.hear(pool("h100"), node("n0", 8), tenant("team-a"))
     spent = {PoolName("h100"): {GPU: 7_200_000}}
     checkpoint = TenantCheckpoint(
-        NOW, 1, FairnessState(), {UserName("ann"): FairnessState(spent=spent)}
+        NOW, 1, FairnessState(), {UserName("ann"): FairnessState(totals=spent)}
     )
     await both.hear(ev.CheckpointsRead(NOW, {TenantName("team-a"): checkpoint}))
     await both.open()

@@ -44,7 +44,7 @@ class Reviewed:
         self.reviews += 1
         return name == self.granted
 
-    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+    async def allows_path(self, identity: Identity, verb: str, path: str) -> bool:
         return False
 
 
@@ -71,21 +71,21 @@ def readings() -> Readings:
 
 async def test_rights_are_read_once_in_two_seconds(readings: Readings) -> None:
     states = await readings.open()
-    first = await states.of(Identity("alice"))
+    first = await states.rights_of(Identity("alice"))
     assert first.queues == {"team-1"}
     asked = readings.authority.reviews
     readings.authority.granted = "team-2"
-    assert await states.of(Identity("alice")) == first
+    assert await states.rights_of(Identity("alice")) == first
     assert readings.authority.reviews == asked
     readings.now = KNOWN_SECONDS
-    assert (await states.of(Identity("alice"))).queues == {"team-2"}
+    assert (await states.rights_of(Identity("alice"))).queues == {"team-2"}
 
 
 async def test_another_identity_of_the_same_name_is_read_by_itself(readings: Readings) -> None:
     states = await readings.open()
-    await states.of(Identity("alice"))
+    await states.rights_of(Identity("alice"))
     readings.authority.granted = "team-2"
-    assert (await states.of(Identity("alice", groups=("g",)))).queues == {"team-2"}
+    assert (await states.rights_of(Identity("alice", groups=("g",)))).queues == {"team-2"}
 
 
 async def test_service_accounts_of_a_namespace_pay_for_their_reviews_together(
@@ -95,13 +95,13 @@ async def test_service_accounts_of_a_namespace_pay_for_their_reviews_together(
     states = await readings.open()
     paid = 2 * PER_SECOND // (TENANTS // REVIEWS_PER_REQUEST)
     for number in range(paid):
-        await states.of(Identity(BOT.format(number)))
+        await states.rights_of(Identity(BOT.format(number)))
     asked = readings.authority.reviews
     with pytest.raises(Refused) as refused:
-        await states.of(Identity(BOT.format(paid)))
+        await states.rights_of(Identity(BOT.format(paid)))
     assert refused.value.status == 429
     assert readings.authority.reviews - asked <= 4  # no tenant was asked about
-    await states.of(Identity("alice"))  # another caller is not slowed down
+    await states.rights_of(Identity("alice"))  # another caller is not slowed down
 
 
 async def test_the_caller_of_an_open_stream_pays_nothing_for_its_renewal(
@@ -109,5 +109,5 @@ async def test_the_caller_of_an_open_stream_pays_nothing_for_its_renewal(
 ) -> None:
     states = await readings.open()
     for _ in range(10):
-        await states.renewed(Identity("alice"))
-    await states.of(Identity("bob"))
+        await states.renew_rights(Identity("alice"))
+    await states.rights_of(Identity("bob"))

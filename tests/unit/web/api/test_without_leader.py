@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.explain.leader_state import OLD_MS, current
+from app.core.explain.leader_state import OLD_MS, recent_message
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis
 from app.web.api.queue_sources import EngineQueues, LeaderQueues
@@ -29,8 +29,8 @@ class Town(ApiCluster):
             queues=LeaderQueues(
                 copy,
                 EngineQueues(self.engine.queries),
-                lambda: current(self.leader_message, self.now) is not None,
-                lambda: self.view.ready,
+                lambda: recent_message(self.leader_message, self.now) is not None,
+                lambda: self.view.is_ready,
             ),
         )
 

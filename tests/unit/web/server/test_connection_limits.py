@@ -176,9 +176,9 @@ async def test_a_callers_ca_that_changes_is_trusted_too(
         async with connected(port, new) as connection:
             assert await ask(connection) == b""
         file.write_bytes(b"junk")
-        client_ca.check()
+        client_ca.check_file()
         file.write_bytes(later.certificate_pem)
-        client_ca.check()
+        client_ca.check_file()
         for own in (caller(later), caller(callers)):
             async with connected(port, trusting(server, tmp_path, own)) as connection:
                 assert (await ask(connection)).startswith(ANSWER)

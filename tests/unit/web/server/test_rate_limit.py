@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.auth import Access
-from app.web.api.middleware import Bounded
+from app.web.api.middleware import BodyLimit
 from app.web.server import rate_limit
 from app.web.server.rate_limit import RateLimit
 from tests.fakes.fake_authorizer import People
@@ -45,7 +45,7 @@ def test_one_caller_slows_down_no_other() -> None:
 
 def test_waiting_is_not_counted() -> None:
     paced = RateLimit(1, Clock())
-    assert [paced.wait("a") for _ in range(10)] == [0] * 10
+    assert [paced.seconds_to_wait("a") for _ in range(10)] == [0] * 10
 
 
 def test_no_rate_is_no_limit() -> None:
@@ -57,16 +57,16 @@ def test_memory_of_callers_is_bounded() -> None:
     paced = RateLimit(1, Clock())
     for number in range(rate_limit.MOST_CALLERS + 50):
         paced.count_request(f"caller-{number}")
-    assert len(paced._left) == rate_limit.MOST_CALLERS
+    assert len(paced._buckets) == rate_limit.MOST_CALLERS
 
 
 def app_of(access: Access) -> FastAPI:
     app = FastAPI()
-    app.state.caller = access.caller
-    problems.install(app, lambda _: ("GET",))
+    app.state.caller = access.authenticate_request
+    problems.install_error_handlers(app, lambda _: ("GET",))
 
     @app.get("/")
-    async def who(identity: Identity = Depends(access.caller)) -> str:  # noqa: B008
+    async def who(identity: Identity = Depends(access.authenticate_request)) -> str:  # noqa: B008
         return identity.name
 
     return app
@@ -92,7 +92,7 @@ async def test_a_large_body_counts_as_several_requests() -> None:
     """A trial of 1 MiB costs the replica as much as dozens of small requests."""
     clock = Clock()
     app = app_of(Access(People({"alice": set(), "bob": set()}), RateLimit(10, clock)))
-    app.add_middleware(Bounded)
+    app.add_middleware(BodyLimit)
 
     @app.post("/")
     async def receive(identity: Identity = Depends(app.state.caller)) -> str:  # noqa: B008

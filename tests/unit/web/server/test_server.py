@@ -21,7 +21,7 @@ from app.config.setting_parsers import HostPort
 from app.core.errors import InvalidSettings
 from app.ports.liveness import Liveness
 from app.web.health import ops_app
-from app.web.server.server import Listener, Servers, renew, tls_context
+from app.web.server.server import Listener, Servers, load_certificate, tls_context
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 
@@ -109,7 +109,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart() -> None:
         assert await asyncio.to_thread(ssl.get_server_certificate, address) == (
             first.certificate.decode()
         )
-        renew(context, second.certificate, second.key)
+        load_certificate(context, second.certificate, second.key)
         assert await asyncio.to_thread(ssl.get_server_certificate, address) == (
             second.certificate.decode()
         )

@@ -12,35 +12,35 @@ NOW = Millis(0)
 
 async def test_pods_are_held_unless_the_policy_says_observe() -> None:
     view = WebhookCache()
-    assert not view.observing
+    assert not view.is_observing
     await view.put(PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
-    assert view.observing
+    assert view.is_observing
     await view.put(PolicyObserved(NOW, Policy()))
-    assert not view.observing
+    assert not view.is_observing
 
 
 async def test_without_a_policy_pods_are_held() -> None:
     view = WebhookCache()
     await view.put(PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
     await view.put(PolicyGone(NOW))
-    assert not view.observing
+    assert not view.is_observing
 
 
 async def test_the_mode_of_the_installation_applies_if_the_policy_sets_none() -> None:
     view = WebhookCache()
     view.set_default_mode(Mode.OBSERVE)
-    assert view.observing
+    assert view.is_observing
     await view.put(PolicyObserved(NOW, Policy(), has_mode=False))
-    assert view.observing
+    assert view.is_observing
     await view.put(PolicyObserved(NOW, Policy()))
-    assert not view.observing
+    assert not view.is_observing
     await view.put(PolicyGone(NOW))
-    assert view.observing
+    assert view.is_observing
 
 
 async def test_who_asks_for_the_mode_is_not_ready_without_it() -> None:
     view = WebhookCache([WatchedSource.TENANTS, WatchedSource.POLICIES])
     await view.put(SourceFresh(NOW, WatchedSource.TENANTS))
-    assert not view.ready
+    assert not view.is_ready
     await view.put(SourceFresh(NOW, WatchedSource.POLICIES))
-    assert view.ready
+    assert view.is_ready

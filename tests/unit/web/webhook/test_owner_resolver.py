@@ -14,7 +14,7 @@ from app.core.events import SourceFresh, WatchedSource
 from app.core.model import Millis, UserName
 from app.core.quantities import ManagedResources
 from app.web.metrics import REGISTRY
-from app.web.webhook.app import Enforced, admission_app
+from app.web.webhook.app import WebhookConfig, admission_app
 from app.web.webhook.cache import WebhookCache
 from app.web.webhook.owner_resolver import OwnerResolver
 from tests.fakes.fake_authorizer import People
@@ -38,7 +38,7 @@ class Setting:
         self.people = People({OPERATOR: set(EVERYWHERE)})
         self.submitters = FakeSubmitters()
         self.submitters.known["u1"] = UserName("alice")
-        enforced = Enforced(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
+        enforced = WebhookConfig(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
         owners = OwnerResolver(CONTROLLERS, self.people, self.submitters)
         self.app: ASGIApp = admission_app(view, enforced, lambda: True, None, owners)
 

@@ -26,7 +26,7 @@ from app.core.policy import Mode, Policy
 from app.core.quantities import ManagedResources
 from app.core.well_known import GATE
 from app.web.metrics import REGISTRY
-from app.web.webhook.app import BODY_LIMIT, LONGEST_NAME, Enforced, admission_app
+from app.web.webhook.app import BODY_LIMIT, LONGEST_NAME, WebhookConfig, admission_app
 from app.web.webhook.cache import WebhookCache
 from tests.support.asgi import call
 from tests.support.json_patch import apply
@@ -287,7 +287,7 @@ async def test_a_client_that_leaves_gets_no_answer(app: ASGIApp) -> None:
 class Broken(WebhookCache):
     """A view that fails."""
 
-    def owner_of(self, namespace: str) -> NamespaceOwner:
+    def namespace_owner(self, namespace: str) -> NamespaceOwner:
         raise RuntimeError(namespace)
 
 
@@ -321,10 +321,10 @@ async def test_the_view_follows_tenants_as_they_come_and_go() -> None:
     tenant = Tenant(TenantName("a"), NOW, namespaces=("team-a",), max_pending=3)
     view = await ready_view(TenantObserved(NOW, tenant, pending=1))
 
-    assert view.owner_of("team-a") == NamespaceOwner(TenantName("a"), 1, 3)
-    assert view.owner_of("other") == NamespaceOwner(TenantName("ns.other"))
+    assert view.namespace_owner("team-a") == NamespaceOwner(TenantName("a"), 1, 3)
+    assert view.namespace_owner("other") == NamespaceOwner(TenantName("ns.other"))
     await view.put(TenantGone(NOW, tenant.name))
-    assert view.owner_of("team-a") == NamespaceOwner(TenantName("ns.team-a"))
+    assert view.namespace_owner("team-a") == NamespaceOwner(TenantName("ns.team-a"))
 
 
 async def test_every_answer_is_counted_by_its_decision(app: ASGIApp) -> None:
@@ -367,7 +367,7 @@ def patched(pod: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_held_pod_gets_the_twin_of_its_class() -> None:
-    twin = PriorityClass("fairgate-high", 1000, never=True, ours=True)
+    twin = PriorityClass("fairgate-high", 1000, never_preempts=True, is_ours=True)
     app = await app_with(PriorityClass("high", 1000), twin)
     pod = of_class(ORIGINAL)
 
@@ -435,8 +435,8 @@ def bound() -> dict[str, Any]:
 
 async def reporting() -> tuple[ASGIApp, Heard]:
     view, heard = await ready_view(), Heard()
-    enforced = Enforced(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
-    return admission_app(view, enforced, lambda: view.ready, heard), heard
+    enforced = WebhookConfig(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
+    return admission_app(view, enforced, lambda: view.is_ready, heard), heard
 
 
 async def test_a_refused_pod_without_a_name_is_reported_with_its_controller() -> None:
