@@ -30,20 +30,30 @@ class Follower:
     """
 
     def __init__(
-        self, engine: Engine, inbox: EventQueue, steps: Steps, clock: Callable[[], Millis]
+        self,
+        engine: Engine,
+        inbox: EventQueue,
+        steps: Steps,
+        clock: Callable[[], Millis],
+        seconds_stale: Callable[[], float],
     ) -> None:
+        """`seconds_stale` returns the seconds since the last data of stale watches, else 0."""
         self.has_synced = False
         self.leader_message: LeaderStateMessage | None = None
         self._engine = engine
         self._event_queue = inbox
         self._steps = steps
         self._clock = clock
+        self._seconds_stale = seconds_stale
         self._pass_seconds = 0.0
         self._last_pass_at = clock()
 
-    def milliseconds_since_pass(self) -> int:
-        """Return the milliseconds since the last pass, without the delay of the watches."""
-        return max(0, self._clock() - self._last_pass_at)
+    def age_milliseconds(self) -> int:
+        """Return the milliseconds since the last pass, or since the last data of stale watches.
+
+        A pass runs also while the API server is unreachable.
+        """
+        return max(0, self._clock() - self._last_pass_at, int(1000 * self._seconds_stale()))
 
     def receive_leader_state(self, leader_message: LeaderStateMessage) -> None:
         """Use this leader state from the next pass on."""

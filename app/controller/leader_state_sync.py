@@ -72,7 +72,8 @@ class LeaderStatePublisher:
 class LeaderStateReader:
     """Passes published leader state on. The last state stays valid while Redis is unreadable.
 
-    `is_reachable`: the last read succeeded.
+    `is_reachable`: the last read succeeded. `has_read`: a read has succeeded, with or without a
+    state.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class LeaderStateReader:
         self._on_message = hear
         self._seconds = seconds
         self.is_reachable = True
+        self.has_read = False
 
     async def read_state(self) -> None:
         """Read until cancelled."""
@@ -96,7 +98,7 @@ class LeaderStateReader:
                 self.is_reachable = False
                 log.debug("leader state not readable", extra={"why": str(error)})
             else:
-                self.is_reachable = True
                 if leader_message is not None:
                     self._on_message(leader_message)
+                self.is_reachable = self.has_read = True
             await asyncio.sleep(self._seconds)

@@ -8,7 +8,7 @@ A reader returns None for an irrelevant object, and raises InvalidInput for an i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -71,6 +71,8 @@ MOST_RESOURCES = 150
 LABEL_TEMPLATE = "pod-template-hash"
 """Label with the suffix that a Deployment appends to its name for each ReplicaSet."""
 
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -363,9 +365,14 @@ def created(meta: objects.Metadata) -> model.Millis:
 
 
 def read_time(what: str, written: str) -> model.Millis:
-    """Return a time in the API server's format. Raises InvalidInput, naming the field."""
+    """Return a time in the API server's format, at most the last millisecond of the year 9999.
+
+    Raises InvalidInput, naming the field.
+    """
     try:
-        return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
+        # Exact, because a float rounds the last microsecond of a year up to the next year.
+        since = datetime.fromisoformat(written).astimezone(UTC) - EPOCH
+        return model.Millis(since // timedelta(milliseconds=1))
     except (ValueError, OverflowError) as error:
         raise InvalidInput(f"{what} {written[:40]!r} is not a time.") from error
 

@@ -20,7 +20,10 @@ PAGE = 10
 """Events in one request. Users can create events of more than a megabyte on their pods."""
 
 MOST_EVENTS = 200
+"""Events after which no further request is sent."""
+
 MOST_BYTES = 2_000_000
+"""Size of all answers after which no further request is sent. The last one may be larger."""
 
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _anything = Decoder[Any](object)
@@ -35,8 +38,8 @@ class PodEventReader:
     async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
         """Return the newest of the events that were read, of all pods of this name.
 
-        It reads events by name until the bounds above. A name that no pod can have has no events.
-        Raises ClusterError.
+        It reads in the order of event names, until MOST_EVENTS or MOST_BYTES. A name that no pod
+        can have has no events. Raises ClusterError.
         """
         if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
             return EventList([], False)

@@ -76,6 +76,9 @@ LONGEST_MESSAGE = 1000
 WAITS = frozenset((EventReason.HELD, EventReason.WAITING))
 """Events that say why a pod waits."""
 
+MOST_SHARED = 10
+"""Pods of a namespace that its shared event may be about. Some end their wait before it is sent."""
+
 
 class PodAnnouncer:
     """`ports.cluster.EventEmitter`. `send_events` sends events, `dropped` counts unsent ones.
@@ -108,8 +111,8 @@ class PodAnnouncer:
         self._tokens = float(burst)
         self._filled_at = clock()
         self._waiting: dict[tuple[Uid, EventReason], EmitEvent] = {}
-        self._shared: dict[str, tuple[EmitEvent, int]] = {}
-        """By namespace: the last event without room, and how many more there were."""
+        self._shared: dict[str, dict[Uid, EmitEvent]] = {}
+        """By namespace: the last `MOST_SHARED` pods with an event without room, newest last."""
         self._held: dict[Uid, EmitEvent] = {}
         """Events `Held` of pods that may be released at once."""
         self._has_waiting = asyncio.Event()
@@ -161,22 +164,30 @@ class PodAnnouncer:
         self._has_waiting.set()
 
     def _add_to_shared(self, notice: EmitEvent) -> None:
-        """Count an event without room for the shared event of its namespace."""
+        """Store an event without room for the shared event of its namespace."""
         namespace = notice.ref.namespace
         if notice.reason in WAITS and (
             namespace in self._shared or len(self._shared) < self._capacity
         ):
-            _, others = self._shared.get(namespace, (notice, -1))
-            self._shared[namespace] = notice, others + 1
+            notices = self._shared.setdefault(namespace, {})
+            notices.pop(notice.ref.uid, None)
+            notices[notice.ref.uid] = notice
+            if len(notices) > MOST_SHARED:
+                del notices[next(iter(notices))]
 
     def _queue_shared(self) -> None:
-        """Queue the shared events. Call it when no other event is queued."""
+        """Queue the shared events. Call it when no other event is queued.
+
+        Each is that of the newest pod that still waits.
+        """
         shared, self._shared = self._shared, {}
-        for notice, others in shared.values():
-            text = self._text(notice)
-            if others and text:
-                text += f"; {others} more pods of this namespace wait too"
-            self._queue(replace(notice, message=text))
+        for notices in shared.values():
+            texts = ((each, self._text(each)) for each in reversed(notices.values()))
+            waiting = (each for each in texts if each[1])
+            if (newest := next(waiting, None)) is not None:
+                notice, text = newest
+                more = "; other pods of this namespace wait too" if any(waiting) else ""
+                self._queue(replace(notice, message=text + more))
 
     async def send_events(self) -> None:
         """Send queued events, oldest first, until cancelled."""

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
+from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput, WriteRefused
+from app.core.model import Millis
 from app.core.well_known import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY
 from app.k8s_types.deep_json import Decoder
 from app.kube.client import JSON, JSON_PATCH, MERGE_PATCH, Client
@@ -25,6 +26,7 @@ VALIDATED_STATUSES = (400, 403, 413, 422)
 
 _anything = Decoder[Any](object)
 _STRICT = [("fieldManager", "fairgate-api"), ("fieldValidation", "Strict")]
+_NOT_READ = (msgspec.DecodeError, KeyError, TypeError, AttributeError)
 _OF_WHAT = re.compile(r'^\S+ "[^"]*" is (invalid|forbidden): ')
 _VALUE = re.compile(r'Invalid value: (("(string|object|array|integer|number)"|\{.*?\}): )?')
 
@@ -155,10 +157,23 @@ def _stored(answer: bytes) -> Stored:
             spec=document.get("spec") or {},
             document=document,
         )
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise ClusterUnavailable(
-            "The API server answered with something else than an object; is it behind a proxy?"
-        ) from error
+    except _NOT_READ as error:
+        raise _foreign("an object") from error
+
+
+def _foreign(wanted: str) -> ClusterUnavailable:
+    return ClusterUnavailable(
+        f"The API server answered with something else than {wanted}; is it behind a proxy?"
+    )
+
+
+def _since(condition: Mapping[str, Any]) -> Millis | None:
+    """Return the last transition, None without a time that can be written again."""
+    try:
+        since = read_time("status", condition.get("lastTransitionTime") or "")
+    except InvalidInput:
+        return None
+    return since if since > 0 else None
 
 
 class ResourceStatus:
@@ -170,16 +185,20 @@ class ResourceStatus:
     async def read_conditions(self, kind: str) -> dict[tuple[str, str], StoredCondition]:
         """Return the stored conditions by object and type. Raises ClusterError.
 
-        A condition without a time is left out.
+        A condition without a time, or with one that is not a time, is left out.
         """
-        answer = _anything.decode(await self._client.request("GET", f"{GROUP}/{kind}"))
+        answer = await self._client.request("GET", f"{GROUP}/{kind}")
         found = {}
-        for item in answer["items"]:
-            name, uid = item["metadata"]["name"], item["metadata"]["uid"]
-            for each in item.get("status", {}).get("conditions", ()):
-                if written := each.get("lastTransitionTime"):
-                    holds, since = each["status"] == "True", read_time("status", written)
-                    found[name, each["type"]] = StoredCondition(uid, holds, since)
+        try:
+            for item in _anything.decode(answer)["items"]:
+                name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+                for each in item.get("status", {}).get("conditions", ()):
+                    if since := _since(each):
+                        found[name, each["type"]] = StoredCondition(
+                            uid, each["status"] == "True", since
+                        )
+        except _NOT_READ as error:
+            raise _foreign("a list") from error
         return found
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.safe_text import escape_hidden, escape_hidden_in_json
 from app.kubectl.client import TOO_MANY, ApiAnswer
 from app.terminal.output import Listing, OutputOptions, as_text
-from app.terminal.text import Block, Page, as_block
+from app.terminal.text import Block, Group, Page, as_block
 
 WATCH_SECONDS = 2.0
 """Time between two requests of --watch."""
@@ -40,7 +40,7 @@ def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | Non
         return
     found, answer = fetch()
     _print(output, found, answer, draw, listing)
-    for note in filter(None, (*answer.warnings, _note(found, answer))):
+    for note in _notes(found, answer):
         warn(note)
 
 
@@ -74,6 +74,10 @@ def _print(
         write(draw(escape_hidden_in_json(found), answer.at), output)
 
 
+def _notes(found: Any, answer: ApiAnswer) -> list[str]:
+    return [note for note in (*answer.warnings, _note(found, answer)) if note]
+
+
 def _note(found: Any, answer: ApiAnswer) -> str:
     if answer.age >= OLD_SECONDS:
         return f"this is as of {answer.age:.0f} s ago; Fairgate has seen nothing newer."
@@ -85,12 +89,16 @@ def _note(found: Any, answer: ApiAnswer) -> str:
 
 
 def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | None) -> None:
-    """Print again whenever the answer changes. Wait while the network is unreachable."""
+    """Print again whenever the answer changes. Wait while the network is unreachable.
+
+    In a terminal notes are below the table. Otherwise each new warning is printed once.
+    """
     from rich.live import Live  # heavy
     from rich.text import Text
 
     live = Live(auto_refresh=False) if sys.stdout.isatty() and not output.is_data else None
     last: Any = None
+    warnings: tuple[str, ...] = ()
     try:
         if live:
             live.start()
@@ -106,13 +114,19 @@ def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | N
                 last = ()
             else:
                 if live:
-                    shown = _text(draw(escape_hidden_in_json(found), answer.at), output)
+                    notes = map(escape_hidden, _notes(found, answer))
+                    shown = _text(
+                        Group(draw(escape_hidden_in_json(found), answer.at), *notes), output
+                    )
                     live.update(Text.from_ansi(shown, no_wrap=True, overflow="crop"), refresh=True)
                 elif found != last:
                     if last is not None and not output.is_data:
                         print()
                     _print(output, found, answer, draw, listing)
-                last = found
+                for warning in answer.warnings if not live else ():
+                    if warning not in warnings:
+                        warn(warning)
+                last, warnings = found, answer.warnings
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return

@@ -133,7 +133,10 @@ class PodEvents(Protocol):
     """Reads the events of pods. May raise ClusterError."""
 
     async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
-        """Return `limit` events of all pods that had this name in this namespace."""
+        """Return at most `limit` events, the newest of those read.
+
+        They are of all pods that had this name in this namespace.
+        """
 
 
 @dataclass(frozen=True, slots=True)

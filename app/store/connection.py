@@ -93,17 +93,17 @@ class Server:
                 return StoreUnavailable(f"{told} did not answer in {redis_url.ANSWER_SECONDS:g} s.")
             case redis_errors.ResponseError():
                 return _response_error(told, error)
-            case MasterNotFoundError():  # its text contains all options of each connection
-                master = str(error).partition("'")[2].partition("'")[0]
-                return StoreUnavailable(
-                    f"{told}: no sentinel names a primary {master!r}; check that the sentinels "
-                    "run, and the name in the redis URL."
-                )
-            case _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                why = str(error).rpartition("verify failed: ")[2].partition(" (_ssl")[0]
+            case _ if "CERTIFICATE_VERIFY_FAILED" in (said := f"{error} {error.__cause__}"):
+                why = said.rpartition("verify failed: ")[2].partition(" (_ssl")[0]
                 return StoreUnavailable(
                     f"{told} shows a certificate that is not trusted ({why}): name its CA in the "
                     "redis URL (?ssl_ca_certs=FILE)."
+                )
+            case MasterNotFoundError():
+                why = f" ({str(error.__cause__).rstrip('.')})" if error.__cause__ else ""
+                return StoreUnavailable(
+                    f"{told}: {error}{why}; check that the sentinels run, and the name in the "
+                    "redis URL."
                 )
             case _:
                 return StoreUnavailable(f"{told} cannot be reached: {str(error).rstrip('.')}.")

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 
 CONNECT_SECONDS = 1.0
@@ -37,6 +38,29 @@ def host_names(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
+class Sentinels(Sentinel):
+    """The sentinels of a URL."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return host and port of the primary, of the first sentinel that names one.
+
+        Raises MasterNotFoundError, whose cause is the last error of a sentinel. That of the library
+        has all options of each connection in its text, and only the types of the errors.
+        """
+        failure: Exception | None = None
+        for place, sentinel in enumerate(self.sentinels):
+            try:
+                masters: Any = await sentinel.sentinel_masters()
+            except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
+                failure = error
+                continue
+            state = masters.get(service_name)
+            if state and self.check_master_state(state, service_name):
+                self.sentinels[0], self.sentinels[place] = sentinel, self.sentinels[0]
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"no sentinel names a primary {service_name!r}") from failure
+
+
 def connection_options() -> dict[str, Any]:
     """Return options of every connection: short time-outs, and no retries by the library."""
     return {
@@ -55,7 +79,7 @@ def _sentinel_client(url: str) -> Redis:
     told = connection_options()
     if parts.scheme.startswith("rediss"):
         told |= {"ssl": True, **dict(parse_qsl(parts.query))}
-    build: Callable[..., Sentinel] = Sentinel  # the library has no type annotations
+    build: Callable[..., Sentinels] = Sentinels  # the library has no type annotations
     sentinel = build([_address(host) for host in addresses.split(",")], sentinel_kwargs=told)
     found: Redis = sentinel.master_for(
         unquote(master) or "mymaster",

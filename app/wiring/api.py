@@ -70,10 +70,10 @@ async def api(process: RoleProcess) -> None:
     managed = ManagedResources(settings.managed_resources)
     engine = _following_engine(settings, managed)
     inbox, view = EventQueue(), WebhookCache()
-    mirror = Follower(engine, inbox, process.steps, now)
     fan_out = _EventFanOut(view, inbox)
-    watch(process, fan_out, sorted(REQUIRED_SOURCES, key=lambda source: source.value))
+    needed = watch(process, fan_out, sorted(REQUIRED_SOURCES, key=lambda source: source.value))
     watch(process, fan_out, sorted(GROUP_SOURCES, key=lambda source: source.value))
+    mirror = Follower(engine, inbox, process.steps, now, needed.seconds_stale)
     process.tasks.append(mirror.follow_events)
     server = connect_redis(process)
     chain = RedisAuditReader(server, settings.cluster)
@@ -98,7 +98,7 @@ async def api(process: RoleProcess) -> None:
         _access(process),
         engine,
         lambda: mirror.has_synced,
-        mirror.milliseconds_since_pass,
+        mirror.age_milliseconds,
         now,
         view,
         runs,
@@ -116,6 +116,7 @@ async def api(process: RoleProcess) -> None:
         proposals=ProposedPods(
             managed, frozenset(settings.exempt_namespaces), engine.charge_proposed
         ),
+        leader_state_read=lambda: hearing.has_read,
         store_reachable=lambda: hearing.is_reachable,
         enforcement=lambda: enforcement.result,
     )

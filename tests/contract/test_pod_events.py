@@ -15,6 +15,7 @@ from app.core.model import Millis
 from app.kube.client import Client
 from app.kube.event_reader import PAGE, PodEventReader
 from app.ports.api import PodEvent, PodEvents
+from app.web.api.formatting import to_datetime
 from tests.fakes.fake_pod_events import FakePodEvents
 
 FIRST = Millis(1_767_323_045_000)
@@ -135,6 +136,24 @@ async def test_an_event_with_an_odd_time_is_read_with_another_one(
     await real.create(name, event(0, "Held"))
     found = (await real.reader.read_pod_events("default", name, 50)).items
     assert [each.reason for each in found] == ["Odd", "Odd", "Odd", "Held"]  # the time of creation
+    assert all(to_datetime(each.at).year < 9999 for each in found)
+
+
+async def test_an_event_of_the_last_moment_of_the_calendar_has_a_time(
+    client: Client, name: str
+) -> None:
+    real, last = Real(client), "9999-12-31T23:59:59.999999Z"
+    await real.post(
+        name,
+        eventTime=last,
+        reportingComponent="kubelet",
+        reportingInstance="node-0",
+        action="Pulling",
+        reason="Odd",
+        type="Normal",
+    )
+    [found] = (await real.reader.read_pod_events("default", name, 50)).items
+    assert to_datetime(found.at).year == 9999
 
 
 async def test_many_and_large_events_are_read_in_part(client: Client, name: str) -> None:

@@ -369,8 +369,9 @@ async def test_the_primary_is_found_through_a_sentinel(
             with pytest.raises(StoreUnavailable) as refused:
                 await world.store().read_epoch_floor()
         assert str(refused.value) == (
-            f"Redis at {hosts}: no sentinel names a primary 'stranger'; check that the sentinels "
-            "run, and the name in the redis URL."
+            f"Redis at {hosts}: no sentinel names a primary 'stranger' (Error 111 connecting to "
+            "127.0.0.1:1. Connect call failed ('127.0.0.1', 1)); check that the sentinels run, and "
+            "the name in the redis URL."
         )
     finally:
         sentinel.kill()

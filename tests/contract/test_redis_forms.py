@@ -403,7 +403,25 @@ async def test_sentinels_and_their_servers_may_both_speak_tls(
                 await world.store().rebuild(7, CONTENTS)
                 assert await compare(world.store(), CONTENTS) == []
             async with real(f"rediss+sentinel://127.0.0.1:{asked.port}/main/0") as stranger:
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailable, match=r"not trusted.*name its CA"):
                     await stranger.store().read_epoch_floor()
+    finally:
+        sentinel.kill()
+
+
+async def test_a_sentinel_that_demands_a_password_is_named_as_the_cause(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("sentinel")
+    file = folder / "sentinel.conf"
+    file.write_text("sentinel monitor main 127.0.0.1 1 1\n")
+    sentinel = RedisProcess(folder, str(file), "--sentinel")
+    sentinel.run_command("ACL", "SETUSER", "default", ">other")
+    try:
+        async with real(f"redis+sentinel://me:s3cret@127.0.0.1:{sentinel.port}/main/0") as world:
+            with pytest.raises(StoreUnavailable, match="already authenticated") as found:
+                await world.store().read_epoch_floor()
+        assert "s3cret" not in str(found.value)
+        assert "Redis(" not in str(found.value)
     finally:
         sentinel.kill()

@@ -98,6 +98,7 @@ class ApiCluster:
     now: Millis = NOW
     stays: bool = True
     reachable: bool = True
+    leader_state_read: bool = True
     age: int = 0
     enforcement: EnforcementResult | None = None
     resources: FakeResources = field(default_factory=FakeResources)
@@ -133,6 +134,7 @@ class ApiCluster:
             view=self.view,
             queues=FakeQueues(self.engine),
             leader_message=lambda: self.leader_message,
+            leader_state_read=lambda: self.leader_state_read,
             store_reachable=lambda: self.reachable,
             data_age=lambda: self.age,
             enforcement=lambda: self.enforcement,

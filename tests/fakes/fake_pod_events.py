@@ -15,12 +15,15 @@ class FakePodEvents:
         self.error: ClusterError | None = None
         self.waits: asyncio.Event | None = None
         """A read ends only when this event is set."""
+        self.reads = 0
+        """Reads that began."""
         self._events: dict[tuple[str, str], list[PodEvent]] = {}
 
     def add(self, namespace: str, name: str, event: PodEvent) -> None:
         self._events.setdefault((namespace, name), []).append(event)
 
     async def read_pod_events(self, namespace: str, name: str, limit: int) -> EventList:
+        self.reads += 1
         if self.waits is not None:
             await self.waits.wait()
         if self.error is not None:

@@ -197,7 +197,7 @@ def _hold_decision(candidate: PodCreateRequest, tenant: TenantName) -> HoldDecis
     patch += written
     if candidate.may_pack:
         patch += packing_patch(candidate.has_affinity)
-    warnings = tuple(reserved_key_warnings(dropped | more))
+    warnings = tuple(reserved_key_warnings(dropped | more, "the value given was not kept"))
     words = GangMetadata(
         candidate.labels or {}, candidate.annotations or {}, candidate.job, candidate.pod_group
     )

@@ -217,9 +217,8 @@ def template_warnings(
         )
         labels = sorted(WRITTEN_KEYS.intersection(words.labels))
         warnings |= dict.fromkeys(map(TEMPLATE_LABEL.format, labels))
-        warnings |= dict.fromkeys(
-            reserved_key_warnings(words.annotations.keys() - {ANNOTATION_SUBMITTER})
-        )
+        given = words.annotations.keys() - {ANNOTATION_SUBMITTER}
+        warnings |= dict.fromkeys(reserved_key_warnings(given, "pods of this template lose it"))
         warnings |= dict.fromkeys(unknown_key_warnings(words.labels, words.annotations))
         warnings |= dict.fromkeys([*annotation_warnings(words.annotations), *gang_warnings(words)])
         if refused := refuse_invalid_annotations(PodRequirements({}, words.annotations)):

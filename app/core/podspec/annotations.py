@@ -154,12 +154,12 @@ def unknown_key_warnings(labels: Mapping[str, str], annotations: Annotations) ->
             )
 
 
-def reserved_key_warnings(keys: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each key that only Fairgate writes."""
+def reserved_key_warnings(keys: Iterable[str], result: str) -> Iterator[str]:
+    """Yield a warning for each key that only Fairgate writes, with the `result` for its value."""
     for key in sorted(WRITTEN_KEYS.intersection(keys)):
         near = _nearest(key, 0.8)
         meant = f" Did you mean the annotation {near}?" if near else ""
-        yield f"Fairgate: {key} is written by Fairgate alone; the value given was not kept.{meant}"
+        yield f"Fairgate: {key} is written by Fairgate alone; {result}.{meant}"
 
 
 def _nearest(key: str, least: float = 0.6) -> str:

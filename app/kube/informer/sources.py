@@ -174,6 +174,14 @@ class RunningWatches:
         """Return the seconds since the last data of the watch that is silent for longest."""
         return max((each.seconds_since_data() for each in self._watches), default=0.0)
 
+    def seconds_stale(self) -> float:
+        """Return the seconds since the last data of stale watches, 0 if all are fresh.
+
+        A quiet watch is fresh while its connection works, so its last data may be older.
+        """
+        stale = (each for each in self._watches if not each.is_fresh)
+        return max((each.seconds_since_data() for each in stale), default=0.0)
+
 
 def new_reflectors(
     client: Client,

@@ -40,10 +40,19 @@ MOST_NODES = 5000
 """Most nodes of one pool in the answer. Kubernetes supports clusters of this size."""
 
 STALE_MS = 60_000
-"""Time without a change from the API server until the data of this replica counts as stale."""
+"""Time without data of the API server until the data of this replica counts as stale."""
 
 SILENT_MS = 15_000
 """Time without a report of any webhook replica until the webhook counts as silent."""
+
+PAUSES = {
+    "RedisUnreachable": "Redis is unreachable. Releases are paused, and nothing is lost.",
+    "NoLeader": "No controller leads. Releases are paused, and held pods keep their order.",
+}
+"""Faults during which no pod can be released. A `Warning` begins with the text.
+
+The page has the same table, because a header has no code.
+"""
 
 SHARE_DECIMALS = 4
 """Decimals of shares, so that an invisible change is not sent."""
@@ -133,21 +142,20 @@ def find_pause(message: LeaderStateMessage | None, context: RouteContext) -> Pro
     `message`: the leader state, None if it is old.
     """
     if not context.store_reachable():
-        text = "Redis is unreachable. Releases are paused, and nothing is lost."
+        text = PAUSES["RedisUnreachable"]
         return ProblemShown(code="RedisUnreachable", text=text, since=None)
     if message is None:
         last = context.leader_message()
         since = to_datetime(last.at) if last is not None else None
-        text = "No controller leads. Releases are paused, and held pods keep their order."
-        return ProblemShown(code="NoLeader", text=text, since=since)
+        return ProblemShown(code="NoLeader", text=PAUSES["NoLeader"], since=since)
     return None
 
 
 def pause_text(context: RouteContext) -> str:
     """Return why no pod can be released, as text, or ""."""
+    if not context.leader_state_read() and context.store_reachable():
+        return ""  # this replica has just started
     last = context.leader_message()
-    if last is None and context.store_reachable():
-        return ""  # this replica has just started and has not read it yet
     pause = find_pause(leader_state.recent_message(last, context.now()), context)
     if pause is None:
         return ""

@@ -42,6 +42,7 @@ class RouteContext:
     without it.
 
     `leader_message` returns the last published leader state, None before the first.
+    `leader_state_read` returns whether Redis was read since this replica started.
     `store_reachable` returns whether the last read of Redis succeeded. `enforcement` returns the
     last result of the enforcement probes, None before the first.
     """
@@ -65,6 +66,7 @@ class RouteContext:
     simulations: Simulations | None = None
     trials: Trials | None = None
     proposals: ProposalReader | None = None
+    leader_state_read: Callable[[], bool] = lambda: True
     store_reachable: Callable[[], bool] = lambda: True
     enforcement: Callable[[], EnforcementResult | None] = lambda: None
 

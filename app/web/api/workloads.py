@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from app.core.admission.submitters import limit_name
 from app.core.errors import ClusterError
 from app.core.explain.messages import AWAITS_NODES, LACKS_CLAIM
 from app.core.explain.views import ReleasedView
@@ -24,7 +28,7 @@ from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
 RETRY_HEADERS = {"Retry-After": "2"}
 
 READ_SECONDS = 10.0
-"""Longest wait for the turn and the events together."""
+"""Longest wait for a turn and the events together."""
 
 log = logging.getLogger("fairgate.api")
 
@@ -33,8 +37,7 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /workloads."""
     access = context.access
     caller = Depends(access.authenticate_request)
-    # Users can make events so large that a few reads at once keep the API server busy.
-    turn, reading = asyncio.Semaphore(1), set[str]()
+    turns = _Turns()
 
     @routes.get(
         "/workloads/{namespace}/{pod}",
@@ -67,7 +70,7 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     async def events(
         namespace: NamespacePath,
         pod: PodPath,
-        limit: Annotated[int, Query(ge=1, le=500, description="Most events.")] = 50,
+        limit: Annotated[int, Query(ge=1, le=200, description="Most events.")] = 50,
         identity: Identity = caller,
     ) -> EventsModel:
         """The newest of the first 200 events by name, or of the first 2 MB.
@@ -75,20 +78,51 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
         The API server keeps events for an hour, unless it is configured otherwise.
         """
         await access.require_events(identity, namespace)
-        if identity.name in reading:
-            raise Refused(429, "Your last read of events goes on; wait for it.", RETRY_HEADERS)
-        reading.add(identity.name)
         try:
-            async with asyncio.timeout(READ_SECONDS), turn:
+            async with asyncio.timeout(READ_SECONDS), turns.take(limit_name(identity.name)):
                 found = await context.events.read_pod_events(namespace, pod, limit)
         except (ClusterError, TimeoutError) as error:
             log.info("events not read", extra={"namespace": namespace, "why": str(error)})
             raise Refused(
                 503, "The events cannot be read now; try again.", RETRY_HEADERS
             ) from error
-        finally:
-            reading.discard(identity.name)
         return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
+
+
+@dataclass(slots=True)
+class _Caller:
+    reads: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class _Turns:
+    """Turns to read events: one for each caller, two in all.
+
+    Users can make events so large that a few reads at once keep the API server busy. The second
+    turn serves others while a slow read goes on.
+    """
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(2)
+        self._callers: dict[str, _Caller] = {}
+
+    @asynccontextmanager
+    async def take(self, who: str) -> AsyncIterator[None]:
+        """Wait for a turn. Raises Refused (429) if a read of the caller waits already.
+
+        So a user who opens one pod after another on the page sees the events of both.
+        """
+        caller = self._callers.setdefault(who, _Caller())
+        if caller.reads == 2:
+            raise Refused(429, "Your last reads of events go on; wait for them.", RETRY_HEADERS)
+        caller.reads += 1
+        try:
+            async with caller.lock, self._all:
+                yield
+        finally:
+            caller.reads -= 1
+            if not caller.reads:
+                del self._callers[who]
 
 
 def _shown(event: PodEvent) -> EventShown:

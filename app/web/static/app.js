@@ -20,8 +20,14 @@ const TOKEN = "fairgate.token";
 const THEME = "fairgate.theme";
 const THEMES = ["system", "light", "dark"];
 
+/** The beginning of a warning of the API, by fault: a header has no code. */
+const PAUSES = {
+  RedisUnreachable: "Redis is unreachable. Releases are paused, and nothing is lost.",
+  NoLeader: "No controller leads. Releases are paused, and held pods keep their order.",
+};
+
 /** Faults during which no pod is released. */
-const PAUSING = new Set(["NoLeader", "RedisUnreachable", "StaleData"]);
+const PAUSING = new Set([...Object.keys(PAUSES), "StaleData"]);
 
 const VIEWS = [
   ["me", "My work"],
@@ -179,7 +185,8 @@ function Banner({ news, pause }) {
     const shown = state && heard ? ` The data is from ${time(heard)}.` : "";
     rows.push(["ConnectionLost", `The connection was lost. The page tries again.${why ? ` ${visible(why)}` : ""}${shown}`]);
   } else if (link === "denied") {
-    if (pause) rows.push([pause.startsWith("Redis") ? "RedisUnreachable" : "NoLeader", visible(pause)]);
+    const code = Object.keys(PAUSES).find((each) => pause.startsWith(PAUSES[each]));
+    if (code) rows.push([code, visible(pause)]);
   } else {
     for (const problem of state?.problems ?? []) {
       // The text stays the same while the fault lasts, so that it is announced once.

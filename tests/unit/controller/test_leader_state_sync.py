@@ -130,6 +130,17 @@ async def test_while_the_store_is_away_the_last_that_was_told_stands() -> None:
         await until(lambda: bool(line.heard))
 
 
+async def test_a_read_without_a_state_is_a_read() -> None:
+    line = Line(engine(leads=False))
+    line.store.memory.down = True
+    async with running(line.hearing.read_state):
+        await until(lambda: not line.hearing.is_reachable)
+        assert not line.hearing.has_read
+        line.store.memory.down = False
+        await until(lambda: line.hearing.has_read)
+    assert line.heard == []
+
+
 async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None:
     wall = [
         replace(
@@ -187,7 +198,7 @@ async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused(
     leader.handle(ev.Pass(at))
     leader_message = leader.queries.leader_message(at, 7, 0.0)
     steps = Steps(Liveness(), lambda _: None)
-    mirror = Follower(replica, EventQueue(), steps, lambda: at)
+    mirror = Follower(replica, EventQueue(), steps, lambda: at, lambda: 0.0)
     mirror.receive_leader_state(leader_message)
     async with running(mirror.follow_events):
         await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)

@@ -476,3 +476,23 @@ def test_the_terms_of_a_reclaim_are_read() -> None:
 def test_a_notice_that_a_user_wrote_before_fairgate_came_does_not_hide_the_pod(text: str) -> None:
     written = {"fairgate.io/reclaim-notice": "2m", "fairgate.io/reclaim-at": text}
     assert managed(pod(ONE_GPU, annotations=written)).reclaim_terms.notice_ends_at is None
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("1970-01-01T00:00:00.001999Z", 1),
+        ("2026-01-02T03:04:05+01:00", 1_767_319_445_000),
+        ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999),
+    ],
+)
+def test_a_time_is_read_without_rounding_it_up(written: str, read: int) -> None:
+    assert convert.read_time("time", written) == read
+
+
+@pytest.mark.parametrize(
+    "written", ["", "soon", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"]
+)
+def test_a_time_outside_the_calendar_is_invalid(written: str) -> None:
+    with pytest.raises(InvalidInput, match=r"time .* is not a time"):
+        convert.read_time("time", written)

@@ -178,10 +178,29 @@ async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None
     announcer.emit(EmitEvent(PodRef(Uid("f"), "other", "f"), EventReason.WAITING, "f"))
     announcer.emit(tell("g", "g released", EventReason.RELEASED))
     await run_for(announcer, 0.1)
-    assert board.messages == ["a", "b", "e; 2 more pods of this namespace wait too", "f"]
+    assert board.messages == ["a", "b", "e; other pods of this namespace wait too", "f"]
     assert announcer.dropped == 5
     await run_for(announcer, 0.05)
     assert len(board.messages) == 4
+
+
+async def test_the_shared_event_is_about_the_newest_pod_that_still_waits() -> None:
+    board, reasons = Board(), {Uid(name): f"{name} waits" for name in "abcd"}
+    announcer = PodAnnouncer(board, reasons.get, room=1)  # type: ignore[arg-type]
+    for name in "abcd":
+        announcer.emit(hold(name, EventReason.WAITING))
+    del reasons[Uid("d")]
+    await run_for(announcer, 0.05)
+    assert board.messages == ["a waits", "c waits; other pods of this namespace wait too"]
+
+
+async def test_the_shared_event_mentions_only_pods_that_still_wait() -> None:
+    board, reasons = Board(), {Uid(name): f"{name} waits" for name in "ab"}
+    announcer = PodAnnouncer(board, reasons.get, room=1)  # type: ignore[arg-type]
+    for name in "abbc":
+        announcer.emit(hold(name, EventReason.WAITING))
+    await run_for(announcer, 0.05)
+    assert board.messages == ["a waits", "b waits"]
 
 
 def test_an_event_about_a_wait_names_the_command_that_tells_more() -> None:

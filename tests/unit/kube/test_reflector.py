@@ -125,6 +125,20 @@ async def test_the_silence_of_the_quietest_watch_is_told() -> None:
     assert sources.RunningWatches([]).seconds_since_data() == 0
 
 
+async def test_the_silence_of_a_stale_watch_is_told_until_it_is_fresh() -> None:
+    refused = [ClusterUnavailable("refused")] * 1000
+    script = Script([page(tenant("a")), *refused], list(refused))
+    async with following(script, Timing(backoff=(0.01, 0.02), outage=0.1)) as (watch, sink):
+        watched = sources.RunningWatches([watch])
+        await sink.until(lambda _: story(sink)[-1] == "fresh")
+        assert watched.seconds_stale() == 0
+        await sink.until(lambda _: story(sink)[-1] == "stale")
+        assert watched.seconds_stale() > 0
+        script.lists[:], script.streams[:] = [page(tenant("a"))], []
+        await sink.until(lambda _: story(sink)[-1] == "fresh")
+        assert watched.seconds_stale() == 0
+
+
 async def test_silent_stream_makes_the_source_stale() -> None:
     script = Script([page(tenant("a"))], [[FOREVER]])
     timing = Timing(silence=0.1, outage=5.0)

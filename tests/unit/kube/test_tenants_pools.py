@@ -10,8 +10,9 @@ import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.kube.client import Client
-from app.kube.tenants_pools import KubeResources, plain_message
+from app.kube.tenants_pools import KubeResources, ResourceStatus, plain_message
 from app.ports.api import Stored
+from app.ports.cluster import StoredCondition
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 FOUND = {
@@ -35,7 +36,7 @@ class Wire(Client):
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return json.dumps(answer).encode()
+        return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
 
 def refused(status: int, said: str, method: str = "PATCH", at: str = "team%20a") -> ClusterRefused:
@@ -159,3 +160,35 @@ async def test_what_is_no_object_is_no_answer() -> None:
 )
 def test_noise_is_left_out_of_what_the_api_server_says(said: str, kept: str) -> None:
     assert plain_message(said) == kept
+
+
+async def test_a_condition_with_an_odd_time_is_left_out() -> None:
+    times = {
+        "Bad": "0000-01-01T00:00:00Z",
+        "Old": "0001-01-01T00:00:00Z",
+        "Late": "9999-12-31T23:59:59-23:59",
+        "Good": "2026-01-02T03:04:05Z",
+    }
+    conditions = [
+        {"type": name, "status": "True", "lastTransitionTime": at} for name, at in times.items()
+    ]
+    conditions.append({"type": "Timeless", "status": "True"})
+    item = {"metadata": {"name": "a", "uid": "u"}, "status": {"conditions": conditions}}
+    bare = {"metadata": {"name": "b", "uid": "v"}}
+    found = await ResourceStatus(Wire([{"items": [item, bare]}])).read_conditions("tenants")
+    assert found == {("a", "Good"): StoredCondition("u", True, 1_767_323_045_000)}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>",
+        {},
+        [],
+        {"items": [{}]},
+        {"items": [{"metadata": {"name": "a", "uid": "u"}, "status": {"conditions": [7]}}]},
+    ],
+)
+async def test_conditions_that_cannot_be_read_are_an_unavailable_cluster(answer: Any) -> None:
+    with pytest.raises(ClusterUnavailable, match="something else than a list"):
+        await ResourceStatus(Wire([answer])).read_conditions("tenants")

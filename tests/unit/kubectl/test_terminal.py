@@ -128,6 +128,35 @@ def test_watching_shows_what_changed_and_ctrl_c_ends_it_well(rest: Rest) -> None
     assert len(rest.asked) >= 3
 
 
+def test_a_watch_prints_each_new_warning_once(rest: Rest) -> None:
+    rest.headers["Warning"] = '299 - "No controller leads."'
+    rest.refuse("GET /pools", 403, "No more.")  # ends the watch
+    full = answers.pools()
+    rest.answers["GET /pools"] = [full, full, rest.answers["GET /pools"]]
+    done = subprocess.run(
+        [sys.executable, "-m", "app.kubectl", "pools", "--watch", "--server", rest.url],
+        cwd=ROOT,
+        env=environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    first, *others = done.stderr.splitlines()
+    assert first == "fairgate: No controller leads."
+    assert not any("leads" in line for line in others)
+
+
+def test_a_watch_in_a_terminal_shows_warnings_below_the_table(rest: Rest) -> None:
+    rest.headers["Warning"] = '299 - "No controller leads. Releases are paused for now."'
+    rest.refuse("GET /pools", 403, "No more.")  # ends the watch
+    rest.answers["GET /pools"] = [answers.pools(), rest.answers["GET /pools"]]
+    shown = in_terminal(40, "pools", "--watch", "--server", rest.url, code=1)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert plain.index("h100") < plain.index("No controller leads.")
+    assert "for now." in plain
+
+
 def test_a_watch_outlives_an_api_that_is_busy(rest: Rest) -> None:
     rest.refuse("GET /pools", 429, "Ask less often.")
     busy = rest.answers["GET /pools"]

@@ -9,6 +9,7 @@ import pytest
 
 import app.web
 from app.core.explain.reasons import Rule
+from app.web.api.dashboard_state import PAUSES
 
 STATIC = Path(app.web.__file__).parent / "static"
 API = STATIC.parent / "api"
@@ -42,6 +43,12 @@ def test_the_glossary_says_what_to_do_about_each_fault() -> None:
     codes = re.findall(r'code="(\w+)"', (API / "dashboard_state.py").read_text())
     assert len(codes) >= 5
     assert {*codes, "ConnectionLost", "Observe"} <= GLOSSARY
+
+
+def test_the_page_knows_the_fault_of_each_warning_by_its_text() -> None:
+    table = re.search(r"const PAUSES = \{\n(.*?)\n\};", (STATIC / "app.js").read_text(), re.DOTALL)
+    assert table is not None
+    assert dict(re.findall(r'^  (\w+): "(.*)",$', table[1], re.MULTILINE)) == PAUSES
 
 
 def test_mode_observe_ends_by_the_chart_if_no_policy_sets_it() -> None:

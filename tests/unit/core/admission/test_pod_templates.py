@@ -69,7 +69,7 @@ def test_templates_that_ask_for_nothing_are_not_looked_at() -> None:
         (
             "annotations",
             "pool",
-            "alone; the value given was not kept. Did you mean the annotation fairgate.io/pools?",
+            "alone; pods of this template lose it. Did you mean the annotation fairgate.io/pools?",
         ),
         ("annotations", "release", "fairgate.io/release is written by Fairgate alone"),
         ("labels", "pool", "the pod template has the label fairgate.io/pool, which Fairgate"),

@@ -8,8 +8,10 @@ from starlette.types import ASGIApp
 
 from app.core.errors import ClusterUnavailable
 from app.core.model import Millis
+from app.kube.event_reader import MOST_EVENTS
 from app.ports.api import PodEvent
 from tests.fakes.fake_api_cluster import NOW, ApiCluster
+from tests.fakes.fake_authorizer import People
 from tests.support.asgi import Reply, call
 
 PATH = "/v1/workloads/lab/p/events"
@@ -24,14 +26,20 @@ def cluster() -> ApiCluster:
     return made
 
 
-async def get(app: ASGIApp, path: str) -> Reply:
-    return await call(app, "GET", path, headers={"authorization": "Bearer alices"})
+async def get(app: ASGIApp, path: str, token: str = "alices") -> Reply:
+    return await call(app, "GET", path, headers={"authorization": f"Bearer {token}"})
 
 
 async def test_the_newest_events_come_first_and_others_are_announced() -> None:
     found = (await get(cluster().app(), f"{PATH}?limit=2")).json
     assert [each["message"] for each in found["items"]] == ["event 2", "event 1"]
     assert found["more"]
+
+
+async def test_no_more_events_can_be_asked_for_than_are_read() -> None:
+    app = cluster().app()
+    assert (await get(app, f"{PATH}?limit={MOST_EVENTS}")).status == 200
+    assert (await get(app, f"{PATH}?limit={MOST_EVENTS + 1}")).status == 400
 
 
 async def test_a_failed_read_says_what_cannot_be_read() -> None:
@@ -44,16 +52,29 @@ async def test_a_failed_read_says_what_cannot_be_read() -> None:
     )
 
 
-async def test_a_caller_reads_events_once_at_a_time() -> None:
+async def test_a_second_read_of_a_caller_waits_and_a_third_is_refused() -> None:
     town = cluster()
     town.events.waits = asyncio.Event()
     app = town.app()
-    tasks = [asyncio.create_task(get(app, PATH)) for _ in range(3)]
-    done, waiting = await asyncio.wait(tasks, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-    refused = [task.result() for task in done]
-    assert {each.status for each in refused} == {429}
-    assert "wait for it" in refused[0].json["detail"]
+    replies = asyncio.as_completed([get(app, PATH) for _ in range(3)], timeout=5)
+    refused = await next(replies)
+    assert (refused.status, refused.headers["retry-after"]) == (429, "2")
+    assert "wait for them" in refused.json["detail"]
+    assert town.events.reads == 1
     town.events.waits.set()
-    last = await asyncio.gather(*waiting)
-    assert sorted(each.status for each in (*refused, *last)) == [200, 429, 429]
+    assert [(await next(replies)).status for _ in range(2)] == [200, 200]
     assert (await get(app, PATH)).status == 200
+
+
+async def test_service_accounts_of_one_namespace_read_as_one_caller_and_delay_no_other() -> None:
+    bots = [f"system:serviceaccount:team-a:bot-{number}" for number in range(3)]
+    right = ("list", "lab:events", "")
+    town = ApiCluster(rights=People({name: {right} for name in (*bots, "bob")}))
+    town.events.waits = asyncio.Event()
+    app = town.app()
+    replies = asyncio.as_completed([get(app, PATH, bot) for bot in bots], timeout=5)
+    assert (await next(replies)).status == 429
+    ends, town.events.waits = town.events.waits, None
+    assert (await get(app, PATH, "bob")).status == 200
+    ends.set()
+    assert [(await next(replies)).status for _ in range(2)] == [200, 200]

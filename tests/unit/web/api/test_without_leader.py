@@ -65,8 +65,18 @@ async def test_with_a_leader_its_copy_is_listed(town: Town) -> None:
     assert (await town.get("/v1/tenants/lab/queue")).json["pending"] == 0
 
 
-async def test_each_answer_warns_that_no_pod_is_released(town: Town) -> None:
+async def test_a_replica_that_never_read_a_leader_state_warns_after_its_first_read(
+    town: Town,
+) -> None:
+    town.leader_state_read = False
     assert "warning" not in (await town.get("/v1/tenants")).headers
+    town.leader_state_read = True
+    assert (
+        (await town.get("/v1/tenants")).headers["warning"].startswith('299 - "No controller leads.')
+    )
+
+
+async def test_each_answer_warns_that_no_pod_is_released(town: Town) -> None:
     town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
     assert "warning" not in (await town.get("/v1/tenants")).headers
     town.now = Millis(NOW + OLD_MS + 1)
