@@ -194,8 +194,8 @@ async def everything(world: Reals) -> None:
     await written_down(RedisTrail(world.server, world.cluster))
     await reported(RedisReports(world.server, world.cluster))
     store = RedisLeaderState(world.server, world.cluster)
-    await store.post(LeaderStateMessage(Millis(1), 8, 0.0))
-    assert await store.read() is not None
+    await store.store_message(LeaderStateMessage(Millis(1), 8, 0.0))
+    assert await store.read_message() is not None
 
 
 async def written_down(trail: RedisTrail) -> None:

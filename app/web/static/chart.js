@@ -105,8 +105,8 @@ function Plot({ title, name, file, times, lines, levels = NONE, say = decimal, t
       else if (mark === null) setAnchor(times[at ?? last]);
       const to = times[Math.min(last, Math.max(0, (at ?? last) + by))];
       setPointed(to);
-      const chart = drawn.current;
-      chart.setCursor({ left: chart.valToPos(to, "x"), top: chart.over.clientHeight / 2 }, false);
+      const chart = drawn.current; // null before the first drawing
+      chart?.setCursor({ left: chart.valToPos(to, "x"), top: chart.over.clientHeight / 2 }, false);
     } else if (event.key === "Enter" && ends) onSelect(...ends);
     else if (event.key === "Escape" && ends) setAnchor(null);
     else return;
