@@ -31,7 +31,7 @@ help:
 	@echo "make test-node     the image and the chart on a real node of this machine (Linux, as root);"
 	@echo "             NODE_IMAGE=FILE: an image archive in place of the image of make image"
 	@echo "make check   check-types and check-style, side by side"
-	@echo "make check-types   only mypy, on app and loadtest"
+	@echo "make check-types   only mypy, on app, loadtest, tests/support, tests/fakes and tests/faults"
 	@echo "make check-style   only ruff, import contracts and plain English"
 	@echo "make bench   print the measures of loadtest/"
 	@echo "make soak    play random faults on a real cluster: MINUTES=30, SEED=... to play one again;"

@@ -75,8 +75,9 @@ class FakeApiServer:
         if path.endswith("/events"):
             if not self.may_write_events:
                 raise ClusterRefused("events is forbidden", 403)
-            self.events.append(body)
-            return body
+            event: Object = body
+            self.events.append(event)
+            return event
         if "/policies" in path:
             return self._policy(method, body)
         if path == PODS:

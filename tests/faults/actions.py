@@ -15,9 +15,11 @@ from typing import Any
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import create_nodes
+from tests.faults.daemon import Daemon
 from tests.faults.fault_cluster import Rig
 from tests.faults.points import POINTS
 from tests.faults.program import Program
+from tests.faults.tcp_proxy import Cable
 from tests.support.cluster_driver import GPU, tenant
 
 Mend = Callable[[], object]
@@ -94,15 +96,16 @@ def cable(line: str, trouble: str) -> Fault:
     """Disturb the leader's connection to the API server or to Redis."""
 
     def fault(rig: Rig, random: Random) -> Mend:
-        broken = getattr(leader(rig, random), line)
-        {
+        broken: Cable = getattr(leader(rig, random), line)
+        troubles: dict[str, Callable[[], None]] = {
             "cut": broken.cut,
             "slow": lambda: broken.delay(random.choice((0.05, 0.2, 0.5))),
             "silent": broken.freeze,
             "deaf": lambda: broken.freeze(replies_only=True),
             "lossy": lambda: broken.lose(random.randint(1, 8)),
             "dropped": broken.drop,
-        }[trouble]()
+        }
+        troubles[trouble]()
         return broken.mend
 
     return fault
@@ -112,9 +115,12 @@ def front(trouble: str) -> Fault:
     """Break or slow down the API server's connection to the webhook."""
 
     def fault(rig: Rig, random: Random) -> Mend:
-        {"cut": rig.front.cut, "slow": lambda: rig.front.delay(0.3), "silent": rig.front.freeze}[
-            trouble
-        ]()
+        troubles: dict[str, Callable[[], None]] = {
+            "cut": rig.front.cut,
+            "slow": lambda: rig.front.delay(0.3),
+            "silent": rig.front.freeze,
+        }
+        troubles[trouble]()
         return rig.front.mend
 
     return fault
@@ -139,7 +145,7 @@ def daemon(name: str, trouble: str) -> Fault:
     """Kill or stop a program of the control plane, or Redis, for a while."""
 
     def fault(rig: Rig, random: Random) -> Mend:
-        victim = getattr(rig, name)
+        victim: Daemon = getattr(rig, name)
         if trouble == "killed":
             victim.kill()
             return victim.start

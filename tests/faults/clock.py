@@ -24,7 +24,7 @@ def shift_by(file: Path) -> None:
         except (OSError, ValueError):  # the file is absent or incomplete
             return 0.0
 
-    class Shifted(real):
+    class Shifted(datetime.datetime):
         def __new__(cls, *args: Any, **named: Any) -> Any:
             return real(*args, **named)
 

@@ -22,11 +22,11 @@ def block(plan: str | None) -> None:
     name, _, seconds = plan.partition(":")
     handle, left = Engine.handle, [float(seconds)]
 
-    def slow(engine: Engine, event: ev.Event) -> tuple[Effect, ...]:
+    def slow(self: Engine, event: ev.Event) -> tuple[Effect, ...]:
         if left and isinstance(event, ev.PodObserved) and event.pod.name == name:
             ends = time.monotonic() + left.pop()
             while time.monotonic() < ends:
                 pass  # a busy loop, because real work also holds the interpreter lock
-        return handle(engine, event)
+        return handle(self, event)
 
     Engine.handle = slow  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ def start(
         case _:
             mine[f"{role}_listen"] = f"127.0.0.1:{listens}"
             mine["aggregated_listen"] = ""  # a fixed port would already be in use
-    more = {f"FAIRGATE_{name.upper()}": str(value) for name, value in (mine | settings).items()}
+    more = {f"FAIRGATE_{name.upper()}": str(value) for name, value in {**mine, **settings}.items()}
     more |= {name: value for name, value in breaks.items() if value}
     if clock:
         more[CLOCK] = str(cluster.folder / f"clock-{number}")

@@ -7,6 +7,7 @@ import base64
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -41,7 +42,7 @@ class Aged:
 @pytest.fixture
 def aged(rig: Rig) -> Aged:
     """Start Fairgate with a certificate shortly before two thirds of its life have passed."""
-    settings = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
+    settings: dict[str, Any] = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
     rig.stage.namespace(NAMESPACE)
     for until_due in UNTIL_DUE:
         for webhook in rig.of("webhook"):

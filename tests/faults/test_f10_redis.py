@@ -7,6 +7,7 @@ import contextlib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 from app.devcluster.fairgate_install import NAMESPACE, ops_url
 from app.devcluster.readiness import free_ports
@@ -155,7 +156,7 @@ def _status(program: Program, path: str) -> int:
         return error.code
 
 
-def full(rig: Rig, team: str, **settings: object) -> tuple[Program, Crowd]:
+def full(rig: Rig, team: str, **settings: Any) -> tuple[Program, Crowd]:
     leader = rig.start("controller", **settings)
     crowd = Crowd(rig, team)
     crowd.until_full()

@@ -42,8 +42,10 @@ def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
     rig.api_server.stop()
     began = time.monotonic()
     heard = leader.metric("fairgate_release_total", 'result="released"') or 0
-    stopped = lambda: time.monotonic() - began > STOPPED_SECONDS  # noqa: E731
-    rig.until("it stood still, and the leader gave up", lambda: stopped() and not leads(leader))
+    rig.until(
+        "it stood still, and the leader gave up",
+        lambda: time.monotonic() - began > STOPPED_SECONDS and not leads(leader),
+    )
     rig.api_server.cont()
     leader.api.mend()
     rig.took("full after it goes on", crowd.until_full())

@@ -91,7 +91,10 @@ def test_f19_a_node_that_refuses_pods_draws_no_more_of_them(rig: Rig) -> None:
         assert teams.bound("a", "first") == BAD
         teams.answer("a", "first", REFUSED)
         leader, counted = rig.leader(), 'pool="default",reason="UnexpectedAdmissionError"'
-        refusals = lambda: leader.metric("fairgate_node_refusals_total", counted)  # noqa: E731
+
+        def refusals() -> float | None:
+            return leader.metric("fairgate_node_refusals_total", counted)
+
         rig.until("the refusal is counted", lambda: refusals() == 1)
         teams.make("a", "second")
         teams.make("b", "other")

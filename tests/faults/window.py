@@ -160,8 +160,8 @@ def _table(here: Result, there: Result) -> str:
             f"{ours.wait:10.2f}{theirs.wait:10.2f}{starving[0]:10.2f}{starving[1]:10.2f}"
         )
     for name in STARVED:
-        ours, theirs = len(here.starved(name)), len(there.starved(name))
-        lines.append(f"starved for {name} of the log: {ours} users, simulator {theirs}")
+        starved, simulated = len(here.starved(name)), len(there.starved(name))
+        lines.append(f"starved for {name} of the log: {starved} users, simulator {simulated}")
     lines.append(f"in use: {100 * here.used:.1f} %, simulator {100 * there.used:.1f} %")
     return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from app.core import events as ev
 from app.core.effects import Effect, EmitEvent, EvictForReclaim, EvictPod, Release
@@ -90,9 +91,9 @@ class Farm(Watch):
         self.hear(ev.NodeObserved(self.at, Node(name, LABELS, offer, True)))
         return name
 
-    def create(self, name: str, devices: int = 8, **more: object) -> None:
+    def create(self, name: str, devices: int = 8, **more: Any) -> None:
         pod = held_pod(name, "a", devices, since=self.now)
-        pod = replace(pod, **{"owner": "job", **more})  # type: ignore[arg-type]
+        pod = replace(pod, **{"owner": "job", **more})
         self.pods[name] = pod
         self.see(pod)
 

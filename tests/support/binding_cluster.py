@@ -93,11 +93,32 @@ class BindingCluster:
                 return
             todo = answers
 
-    def create(self, count: int, prefix: str = "p", **more: object) -> list[Pod]:
-        made = []
-        for number in range(count):
-            pod = held_pod(f"{prefix}-{number:04}", "a", since=self.now)
-            made.append(replace(pod, **{"owner": "job", **more}))
+    def create(
+        self,
+        count: int,
+        prefix: str = "p",
+        *,
+        namespace: str = "a",
+        user: str = "user",
+        gpus: int = 1,
+        owner: str = "job",
+        gang: str = "",
+        gang_size: int = 0,
+        pools: tuple[str, ...] = (),
+        scheduler_may_be_silent: bool = False,
+    ) -> list[Pod]:
+        """Create held pods. Their names are the prefix and a number."""
+        made = [
+            replace(
+                held_pod(f"{prefix}-{number:04}", namespace, gpus, user=user, since=self.now),
+                owner=owner,
+                gang=gang,
+                gang_size=gang_size,
+                pools=tuple(PoolName(name) for name in pools),
+                scheduler_may_be_silent=scheduler_may_be_silent,
+            )
+            for number in range(count)
+        ]
         self.pods |= {pod.uid: pod for pod in made}
         self.hear(*(ev.PodObserved(self.at, pod) for pod in made))
         return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.core import events as ev
 from app.core.effects import (
@@ -95,7 +95,7 @@ class Watch:
         return [each for each in self.effects if isinstance(each, kind)]
 
 
-def free(name: str, since: int = 150_000, release: str = "", **more: object) -> Pod:
+def free(name: str, since: int = 150_000, release: str = "", **more: Any) -> Pod:
     """Return a running pod without a gate."""
     pod = replace(held_pod(name, "a", since=since), gates=(), release_annotation=release, node=NODE)
-    return replace(pod, phase=Phase.RUNNING, **more)  # type: ignore[arg-type]
+    return replace(pod, phase=Phase.RUNNING, **more)

@@ -296,8 +296,10 @@ class Stage:
                 api.call("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})["metadata"]["uid"]
                 for name in names
             }
-        left = lambda: gone & {p["metadata"]["uid"] for p in self.pods(namespace)}  # noqa: E731
-        until("they are gone", lambda: not left())
+        until(
+            "they are gone",
+            lambda: gone.isdisjoint(p["metadata"]["uid"] for p in self.pods(namespace)),
+        )
 
     def block(self, namespace: str, nodes: int = 8) -> list[str]:
         """Fill the cluster with one pod per node; return the pods when they run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.core import events as ev
 from app.core.audit_entry import AuditRecord
@@ -68,8 +68,8 @@ class EvictionCluster:
         self.hear(ev.LeadershipGained(self.at, self.epoch, self.notes))
         self.hear(ev.StoreReady(self.at))
 
-    def rule(self, **rules: object) -> None:
-        policy = replace(Policy(min_runtime=Millis(0)), **rules)  # type: ignore[arg-type]
+    def rule(self, **rules: Any) -> None:
+        policy = replace(Policy(min_runtime=Millis(0)), **rules)
         self.hear(ev.PolicyObserved(self.at, policy))
 
     def hear(self, *events: ev.Event) -> None:
@@ -90,7 +90,7 @@ class EvictionCluster:
 
     def take(self, kind: type[E]) -> list[E]:
         """Return and remove the effects of a kind."""
-        found = [each for each in self.effects if isinstance(each, kind)]
+        found: list[E] = [each for each in self.effects if isinstance(each, kind)]
         self.effects = [each for each in self.effects if not isinstance(each, kind)]
         return found
 
@@ -98,7 +98,7 @@ class EvictionCluster:
         self.now += span
         self.hear()
 
-    def run(self, *names: str, **more: object) -> list[Pod]:
+    def run(self, *names: str, **more: Any) -> list[Pod]:
         """Add pods that an earlier leader released. The first letter of a name is its tenant."""
         pods = []
         for name in names:
@@ -110,7 +110,7 @@ class EvictionCluster:
                 node=NODE,
                 phase=Phase.RUNNING,
                 started_at=Millis(self.count),
-                **more,  # type: ignore[arg-type]
+                **more,
             )
             pods.append(pod)
         self.hear(*(ev.PodObserved(self.at, pod) for pod in pods))

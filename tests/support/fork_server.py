@@ -91,7 +91,8 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             server.close()
-            _become(*json.loads(request), fds[0])
+            arguments, environment, log = json.loads(request)
+            _become(arguments, environment, log, fds[0])
         os.close(fds[0])
         server.send(str(pid).encode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from app.core import events as ev
 from app.core.effects import Effect, EmitEvent, EvictPod, Release
@@ -83,9 +84,9 @@ class Lead:
         return why.text
 
 
-def member(number: int, size: int = 4, gang: str = "train", **more: object) -> Pod:
+def member(number: int, size: int = 4, gang: str = "train", **more: Any) -> Pod:
     pod = replace(held_pod(f"g{number}", "a", since=900), gang=gang, gang_size=size)
-    return replace(pod, **{"owner": "job", **more})  # type: ignore[arg-type]
+    return replace(pod, **{"owner": "job", **more})
 
 
 # Backoff of restarts.

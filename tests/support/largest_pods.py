@@ -200,7 +200,7 @@ def labels(count: int, salt: str) -> Object:
     return _labelled(pod(), {f"k{salt}-{i}": "v" for i in range(count)})
 
 
-def annotations(count: int, salt: str) -> Object:
+def pod_annotations(count: int, salt: str) -> Object:
     built = pod()
     built["metadata"]["annotations"] = {f"k{salt}-{i}": "v" for i in range(count)}
     return built
@@ -275,7 +275,7 @@ FIELDS: dict[str, Build] = {
     "resource claims": resource_claims,
     "scheduling gates": gates,
     "labels": labels,
-    "annotations": annotations,
+    "annotations": pod_annotations,
     "pool names": pool_names,
     "owner references": owners,
     "owner name": owner_name,
@@ -432,7 +432,7 @@ def pool_tolerations(count: int, salt: str) -> Object:
 def slice_devices(count: int, salt: str) -> Object:
     attributes = {f"a{i}": {"string": f"v{salt}-{i}"} for i in range(24)}
     capacity = {f"c{i}": {"value": "80Gi"} for i in range(8)}
-    devices = [
+    devices: list[Object] = [
         {
             "name": f"d{i}",
             "attributes": {**attributes, "uuid": {"string": f"{salt}-{i}"}},

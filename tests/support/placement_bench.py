@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from app.core.model import Node, NodeName, Pod
 from app.core.podspec.constraints import (
@@ -20,9 +21,9 @@ def node(name: str, *taints: Taint, gpus: int = 8, ready: bool = True, **labels:
     return Node(NodeName(name), labels, room, ready, taints=taints)
 
 
-def asks(name: str, gpus: int = 8, **more: object) -> Pod:
+def asks(name: str, gpus: int = 8, **more: Any) -> Pod:
     pod = replace(held_pod(name, "team"), demand={GPU: gpus, PODS: 1})
-    return replace(pod, **more)  # type: ignore[arg-type]
+    return replace(pod, **more)
 
 
 def near(key: str, operator: str, *values: str) -> tuple[NodeSelectorTerm, ...]:

@@ -140,5 +140,7 @@ def serving(rest: Rest, tls: ssl.SSLContext | None = None) -> Iterator[Rest]:
 def _person(connection: Any) -> str:
     if not isinstance(connection, ssl.SSLSocket):
         return ""
-    subject = (connection.getpeercert() or {}).get("subject", ())
-    return ",".join(value for part in subject for key, value in part if key == "commonName")
+    peer: Any = connection.getpeercert() or {}
+    return ",".join(
+        value for part in peer.get("subject", ()) for key, value in part if key == "commonName"
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.core import events as ev
 from app.core.audit.codec import SignedHead, entry_line
-from app.core.audit_entry import AuditRecord, EntryType, seal
+from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
 from app.core.model import Millis, NodeName, Pod, PoolName, Quota, TenantName, Uid, UserName
 from app.core.quantities import ManagedResources
@@ -136,7 +136,7 @@ class Neighbours(ApiCluster):
             past_quotas=AuditedQuotas(chain, self.view),
             simulations=here,
             trials=here,
-            proposals=ProposedPods(ManagedResources([GPU]), frozenset(), lambda pod, _: pod),
+            proposals=ProposedPods(ManagedResources([GPU]), frozenset(), lambda pod, *_: pod),
         )
 
 
@@ -202,7 +202,12 @@ def _records() -> Iterable[AuditRecord]:
             EntryType.BYPASSED,
         ):
             yield AuditRecord(NOW, entry_type, pod)
-        facts = {"kind": "Tenant", "name": name, "generation": 3, "by": f"{mark}lead"}
+        facts: dict[str, Fact] = {
+            "kind": "Tenant",
+            "name": name,
+            "generation": 3,
+            "by": f"{mark}lead",
+        }
         yield AuditRecord(NOW, EntryType.CHANGED, facts)
     mixed = {"namespace": OURS, "pod": "run", "tenant": OURS, "user": "alice@example.com"}
     told = {"for": f"{THEIR_NAMESPACE}/{CANARY}-wait", "forTenant": OTHERS}

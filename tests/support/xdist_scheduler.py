@@ -38,7 +38,7 @@ def place_of(nodeid: str) -> int:
     return next(found, len(ORDER))
 
 
-class BySetUp(LoadScopeScheduling):
+class BySetUp(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each process all tests of a file at once, or all attacks in one mode."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -38,7 +38,7 @@ class PageModel(ResponseModel, Generic[T]):
     """One page of a list. `continue`: the token of the next page, null on the last page."""
 
     items: list[T]
-    more: str | None = Field(None, serialization_alias="continue")
+    more: str | None = Field(default=None, serialization_alias="continue")
 
 
 class Weight(RequestModel):
@@ -51,7 +51,7 @@ class UserWeight(RequestModel):
     """A user of a tenant, and the weight relative to the tenant's other users."""
 
     name: str = Field(min_length=1, max_length=512, examples=["alice@example.com"])
-    weight: str = Field("1", pattern=DECIMAL)
+    weight: str = Field(default="1", pattern=DECIMAL)
 
 
 class QuotaSpec(RequestModel):
@@ -66,12 +66,12 @@ class TenantSpecModel(RequestModel):
     """Configuration of a tenant. Absent fields have their default."""
 
     parent: str | None = None
-    weight: str = Field("1", pattern=DECIMAL)
+    weight: str = Field(default="1", pattern=DECIMAL)
     namespaces: list[str] = []
     users: list[UserWeight] = []
     quotas: list[QuotaSpec] = []
     pools: list[str] = []
-    max_pending: int | None = Field(None, ge=0, le=10_000_000)
+    max_pending: int | None = Field(default=None, ge=0, le=10_000_000)
     paused: bool = False
 
 
@@ -121,9 +121,9 @@ class TolerationModel(RequestModel):
     """A toleration that a pod gets at release, in the form of a pod's toleration."""
 
     key: str | None = None
-    operator: str | None = Field(None, pattern="^(Exists|Equal)$")
+    operator: str | None = Field(default=None, pattern="^(Exists|Equal)$")
     value: str | None = None
-    effect: str | None = Field(None, pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")
+    effect: str | None = Field(default=None, pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")
     toleration_seconds: int | None = None
 
 
@@ -133,7 +133,7 @@ class PoolSpecModel(RequestModel):
     node_selector: dict[str, str] = {}
     weights: dict[str, str] = {}
     overcommit: dict[str, str] = {}
-    placement: str = Field("pack", pattern="^(pack|spread)$")
+    placement: str = Field(default="pack", pattern="^(pack|spread)$")
     tolerations: list[TolerationModel] = []
     topology: list[str] = []
     paused: bool = False
@@ -340,7 +340,7 @@ class WhatIf(RequestModel):
     users: dict[str, dict[str, WeightText]] = Field(
         default={}, max_length=1000, examples=[{"team-a": {"alice": "2"}}]
     )
-    hours: float = Field(4.0, gt=0, le=48)
+    hours: float = Field(default=4.0, gt=0, le=48)
 
 
 class TenantForecastModel(ResponseModel):
@@ -386,7 +386,7 @@ class TrialPods(RequestModel):
     `spec.resourceClaims`.
     """
 
-    count: int = Field(1, ge=1, le=1000)
+    count: int = Field(default=1, ge=1, le=1000)
     pod: dict[str, Any]
     claims: dict[str, dict[str, Any]] = Field(default={}, max_length=50)
 
@@ -400,7 +400,7 @@ class TrialRequest(RequestModel):
 
     namespace: str = Field(min_length=1, max_length=63, examples=["team-a"])
     kind: Literal["Pod", "Job", "Deployment", "StatefulSet", "JobSet"] = "Pod"
-    name: str = Field("", max_length=253, examples=["train"])
+    name: str = Field(default="", max_length=253, examples=["train"])
     in_order: bool = False
     pods: list[TrialPods] = Field(min_length=1, max_length=50)
 

@@ -164,11 +164,14 @@ def _people(cluster: LocalCluster, mode: str) -> Ground:
     for user, namespace, role in roles:
         grant = (f"--clusterrole={role}", f"--user={user}", "-n", namespace)
         cluster.kubectl("create", "rolebinding", user, *grant)
+    mallory, bob, chief = (person(cluster, user) for user, _, _ in roles)
     return Ground(
         cluster,
         mode,
         Person(cluster.kubeconfig),
-        *(person(cluster, name) for name, _, _ in roles),
+        mallory,
+        bob,
+        chief,
         person(cluster, f"system:node:{NODE}", ["system:nodes"]),
         person(cluster, "system:kube-scheduler"),
     )

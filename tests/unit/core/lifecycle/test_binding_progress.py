@@ -392,9 +392,9 @@ def test_where_binding_is_stalled_pods_are_evicted_for_one_workload_within_ten_m
     owed = Tenant(TenantName("owed"), Millis(0), namespaces=("b",), quotas=guarantee)
     yard.hear(ev.TenantObserved(yard.at, owed))
     for number in range(20):
-        yard.create(1, prefix=f"taker{number}", demand={GPU: 199, PODS: 1})
+        yard.create(1, prefix=f"taker{number}", gpus=199)
         yard.bind(yard.unbound())
-    yard.create(1, prefix="silent", demand={GPU: 20, PODS: 1})
+    yard.create(1, prefix="silent", gpus=20)
     yard.wait(STALL_MS)
     waiting = [replace(held_pod(f"owed-{n}", "b", 199, since=yard.now), owner="x") for n in (1, 2)]
     yard.pods |= {pod.uid: pod for pod in waiting}
