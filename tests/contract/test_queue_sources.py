@@ -22,6 +22,7 @@ from tests.support.shared_stores import World
 from tests.support.store_cases import world as world  # the fixture
 
 TEAM = TenantName("team-a")
+ALICE = UserName("alice")
 WRITES = (Enqueue, Dequeue, Intend, Charge, Refund, UsageStarted, UsageEnded)
 
 
@@ -142,6 +143,20 @@ async def test_a_gang_while_it_grows_waits_and_shrinks(world: World) -> None:
     assert await one.compare() == [("a", 1, 1), ("r1", 0, 2)]
 
 
+async def test_a_page_continues_behind_a_workload_that_waits_no_more(world: World) -> None:
+    gates = ("fairgate.io/queue", "example.com/other")
+    queued = [pod(name, 2, age) for name, age in (("wall", 99), ("a", 9), ("b", 8), ("c", 7))]
+    other = [pod(name, 2, age, gates=gates) for name, age in (("d", 6), ("e", 5), ("f", 4))]
+    one = await leader(world, *queued, *other)
+    marks = {row.ref.uid: row.mark for row in await one.store.read_page(TEAM, (ALICE,), None, 9)}
+    await one.hear(ev.PodGone(NOW, Uid("b")), ev.PodGone(NOW, Uid("e")))
+    sources: tuple[QueueReader, ...] = (EngineQueues(one.engine.queries), one.store)
+    for source in sources:
+        for gone, rest in (("b", [("c", 2, 2), ("d", 0, 0), ("f", 0, 0)]), ("e", [("f", 0, 0)])):
+            rows = await source.read_page(TEAM, (ALICE,), marks[gone], 9)
+            assert [(row.ref.uid, row.position, row.length) for row in rows] == rest
+
+
 async def test_a_paused_tenant(world: World) -> None:
     one = await leader(world, pod("wall", 2, 99), pod("a", 2, 9), pod("b", 2, 8))
     await one.hear(tenant(TEAM, paused=True))
@@ -160,7 +175,7 @@ async def test_a_rebuild_writes_the_same_list(world: World) -> None:
 
 
 async def test_an_elastic_gang_before_and_after_its_minimum_is_released(world: World) -> None:
-    more = {"gang": "ring", "gang_size": 4, "gang_least": 2}
+    more = {"gang": "ring", "gang_size": 4, "gang_min_count": 2}
     ring = [pod(f"r{n}", 1, 50 - n, **more) for n in range(4)]
     one = await leader(world, pod("wall", 1, 99), *ring)
     assert await one.compare() == [("r0", 1, 2), ("r2", 0, 2)]

@@ -10,7 +10,7 @@ from app.core.explain.entitlements import Entitlement, fair_shares
 from app.core.explain.evaluate import explain_wait
 from app.core.explain.explain_context import ExplainContext, Position, SharedRow, workload_of
 from app.core.explain.leader_state import LeaderState, leader_message
-from app.core.explain.queue_listing import QueueRow
+from app.core.explain.queue_listing import PageMark, QueueRow
 from app.core.explain.reasons import WaitExplanation
 from app.core.explain.search import Search
 from app.core.explain.snapshot import Snapshot, snapshot
@@ -175,11 +175,13 @@ class EngineQueries:
         """Yield the waiting workloads of a user in the order of the store."""
         return queue_listing.waiting_workloads(tenant, user, self._context())
 
-    def waiting_rows(self, tenant: TenantName, user: UserName) -> Iterator[QueueRow]:
-        """Yield the same workloads as `waiting_workloads`, without their reasons, which take long
-        to find.
+    def waiting_rows(
+        self, tenant: TenantName, user: UserName, after: PageMark | None
+    ) -> Iterator[QueueRow]:
+        """Yield the workloads of `waiting_workloads` behind a mark (None: all), without their
+        reasons, which take long to find.
         """
-        return queue_listing.waiting_rows(tenant, user, self._context())
+        return queue_listing.waiting_rows(tenant, user, after, self._context())
 
     def user_views(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant with a weight, usage or waiting pods, by name."""

@@ -55,17 +55,25 @@ class QueueRow:
     length: int
 
 
-def waiting_rows(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[QueueRow]:
-    """Yield the waiting workloads of a user in the order of the store, without their reasons."""
+def waiting_rows(
+    tenant: TenantName, user: UserName, after: PageMark | None, context: ExplainContext
+) -> Iterator[QueueRow]:
+    """Yield the waiting workloads of a user in the order of the store, without their reasons.
+
+    `after`: only those behind this mark of the same user. Rows before it are not built.
+    """
     leaf = context.tree.find_user(tenant, user)
     if leaf is None:
         return
-    length = len(leaf.queue)
-    for position, queue_key in enumerate(leaf.queue.keys_after(None), 1):
-        tracked = context.registry.pods[queue_key.uid]
-        yield _row(tracked, PageMark(user, True, queue_key), position, length)
+    queue, last = leaf.queue, after.queue_key if after is not None else None
+    if after is None or after.is_queued:
+        for queue_key in queue.keys_after(last):
+            tracked, mark = context.registry.pods[queue_key.uid], PageMark(user, True, queue_key)
+            yield _row(tracked, mark, queue.position(queue_key), len(queue))
+        last = None
     for tracked in _unqueued_pods(leaf, context):
-        yield _row(tracked, PageMark(user, False, tracked.queue_key), 0, 0)
+        if last is None or tracked.queue_key > last:
+            yield _row(tracked, PageMark(user, False, tracked.queue_key), 0, 0)
 
 
 def _row(tracked: PodRecord, mark: PageMark, position: int, length: int) -> QueueRow:

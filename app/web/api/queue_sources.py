@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from app.core.explain.queries import EngineQueries
 from app.core.explain.queue_listing import PageMark, QueueRow
@@ -37,11 +38,10 @@ class EngineQueues:
         """Return at most `limit` workloads that follow `after`."""
         rows: list[QueueRow] = []
         for user in users:
-            for found in self._queries.waiting_rows(tenant, user):
-                if len(rows) >= limit:
-                    return tuple(rows)
-                if after is None or after.user != user or _is_after(found.mark, after):
-                    rows.append(found)
+            mark = after if after is not None and after.user == user else None
+            rows += islice(self._queries.waiting_rows(tenant, user, mark), limit - len(rows))
+            if len(rows) >= limit:
+                break
         return tuple(rows)
 
     def _tenant_names(self, tenant: TenantName | None) -> Sequence[TenantName]:
@@ -90,7 +90,3 @@ class LeaderQueues:
         return (
             self._own_queues if self._is_synced() and not self._has_leader() else self._leader_copy
         )
-
-
-def _is_after(mark: PageMark, last: PageMark) -> bool:
-    return (not mark.is_queued, mark.queue_key) > (not last.is_queued, last.queue_key)

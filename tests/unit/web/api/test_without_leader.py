@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from app.core.explain import queue_listing
 from app.core.explain.leader_state import OLD_MS, recent_message
+from app.core.explain.queue_listing import QueueRow
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis
 from app.web.api.queue_sources import EngineQueues, LeaderQueues
 from app.web.api.route_context import RouteContext
-from tests.fakes.fake_api_cluster import EVERYTHING, NOW, ApiCluster, held, tenant
+from tests.fakes.fake_api_cluster import EVERYTHING, NOW, ApiCluster, held, pool, tenant
 from tests.fakes.fake_queues import FakeQueues
 from tests.support.asgi import Reply, call
 from tests.support.rest_app import context as empty_context
@@ -58,6 +61,25 @@ async def test_pods_that_came_without_a_leader_are_listed(town: Town) -> None:
     assert [each["name"] for each in rest["items"]] == ["p2"]
     [user] = (await town.get("/v1/tenants/lab/users")).json["items"]
     assert (user["name"], user["pending"]) == ("bob@example.com", 3)
+
+
+async def test_a_late_page_builds_its_own_rows_only(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[QueueRow] = []
+    town.now = Millis(NOW + OLD_MS + 1)
+    more = (held(f"q{n}", "lab", "bob@example.com") for n in range(50))
+    await town.deliver(*pool("h100", 1), *more)
+    early = (await town.get("/v1/tenants/lab/queue?limit=48")).json
+
+    def build(*fields: Any) -> QueueRow:
+        built.append(QueueRow(*fields))
+        return built[-1]
+
+    monkeypatch.setattr(queue_listing, "QueueRow", build)
+    late = (await town.get(f"/v1/tenants/lab/queue?limit=2&continue={early['continue']}")).json
+    assert [each["position"] for each in late["items"]] == [49, 50]
+    assert len(built) == 3  # also the first one of the next page
 
 
 async def test_with_a_leader_its_copy_is_listed(town: Town) -> None:
