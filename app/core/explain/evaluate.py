@@ -326,8 +326,8 @@ def _compute_verdict(
         return _never_fits_verdict(small, workload, context)
     allowed = [p for p in shape.pools if not small[p] and tree.is_within_limits(leaf, shape, p)]
     if not allowed:
-        rule, numbers = deciding_limit(workload, tree)
-        helps = remedies_of_limit(rule, numbers, workload, context)
+        rule, numbers, above = deciding_limit(workload, tree)
+        helps = remedies_of_limit(rule, (numbers, *above), workload, context)
         return SharedReason(rule, limit_clause(workload, tree), numbers, remedies=helps)
     paced = pacing_reason(allowed, workload, context.registry)
     if paced is not None:

@@ -7,7 +7,7 @@ siblings in words, and `remedies` has the changes that would help.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.core.admission.submitters import counts_for_controller
 from app.core.explain.explain_context import (
@@ -18,7 +18,6 @@ from app.core.explain.explain_context import (
 )
 from app.core.explain.reasons import Rule
 from app.core.fairshare.share_tree import ShareTree
-from app.core.fairshare.sort_key import GUARANTEED
 from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
@@ -93,23 +92,34 @@ def limit_clause(workload: WaitingWorkload, tree: ShareTree) -> str:
         tree.is_within_limits(workload.leaf, workload.shape, pool) for pool in workload.shape.pools
     ):
         return ""
-    rule, numbers = deciding_limit(workload, tree)
-    facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in ("tenant", "pool"))
+    rule, numbers, above = deciding_limit(workload, tree)
+    beside = ("tenant", "pool", UNCOVERED_ANCESTORS)
+    facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in beside)
     who = f"tenant {numbers.get('tenant', workload.leaf.tenant)}"
     if rule is Rule.PREEMPTIBLE:
         because = workload.shape.budget_reason or "it must not be evicted"
         where = f"{who} in pool {numbers['pool']}"
-        return f"; {because}, so it starts only within the guarantee of {where}: {facts}"
+        also = f"; {_too_small_text([each['tenant'] for each in above])}" if above else ""
+        return f"; {because}, so it starts only within the guarantee of {where}: {facts}{also}"
     return f"; {who} is at its limit: {facts}"
+
+
+def _too_small_text(tenants: Sequence[str]) -> str:
+    if len(tenants) == 1:
+        return f"the guarantee of {tenants[0]} is too small, too"
+    return f"the guarantees of {', '.join(tenants[:-1])} and {tenants[-1]} are too small, too"
 
 
 UNCOVERED_ANCESTORS = "tenants above with too small a guarantee"
 """A name among the compared numbers."""
 
 
-def deciding_limit(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
+def deciding_limit(
+    workload: WaitingWorkload, tree: ShareTree
+) -> tuple[Rule, dict[str, str], tuple[dict[str, str], ...]]:
     """Return the limit or guarantee that excludes a workload from all pools, with numbers.
 
+    The last part has the numbers of each tenant above that guarantees too little as well.
     A workload that must not be evicted may also lack guarantees. Of the pools that no limit closes,
     that one decides in which the fewest tenants would have to guarantee more. Of several, one in
     which the own tenant has a guarantee decides.
@@ -122,22 +132,24 @@ def deciding_limit(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, di
         for branch in path_to_root(leaf):
             if not branch.is_within_limit(pool, cost):
                 closed_by.setdefault(pool, branch)
-            within = tree.rank(branch, shape, pool).band == GUARANTEED
-            if branch.parent is not None and not isinstance(branch, UserNode) and not within:
+            is_tenant = branch.parent is not None and not isinstance(branch, UserNode)
+            if is_tenant and not branch.guarantee_covers(pool, cost):
                 lacking.setdefault(pool, []).append(branch)
     found = {pool: branches for pool, branches in lacking.items() if pool not in closed_by}
     if shape.preemptible or not found:
         if not closed_by:
-            return Rule.LIMIT, {}
+            return Rule.LIMIT, {}, ()
         pool, branch = next(iter(closed_by.items()))
-        return Rule.LIMIT, _limit_numbers(branch, shape, pool, branch.limits[pool], "limit")
+        return Rule.LIMIT, _limit_numbers(branch, shape, pool, branch.limits[pool], "limit"), ()
     own = leaf.parent.guarantees if leaf.parent is not None else {}
     pool = min(found, key=lambda pool: (len(found[pool]), pool not in own))
-    branch, *above = found[pool]
-    numbers = _limit_numbers(branch, shape, pool, branch.guarantees.get(pool, {}), "guarantee")
+    numbers, *above = (
+        _limit_numbers(each, shape, pool, each.guarantees.get(pool, {}), "guarantee")
+        for each in found[pool]
+    )
     if above:
-        numbers[UNCOVERED_ANCESTORS] = ", ".join(str(each.name) for each in above)
-    return Rule.PREEMPTIBLE, numbers
+        numbers[UNCOVERED_ANCESTORS] = ", ".join(each["tenant"] for each in above)
+    return Rule.PREEMPTIBLE, numbers, tuple(above)
 
 
 def _limit_numbers(

@@ -11,7 +11,6 @@ from app.core.explain.explain_context import (
     ExplainContext,
     WaitingWorkload,
 )
-from app.core.explain.messages import UNCOVERED_ANCESTORS
 from app.core.explain.reasons import Rule
 from app.core.explain.short_resource import shortages
 from app.core.fairshare.tenants import TenantDirectory
@@ -22,6 +21,7 @@ from app.core.model import (
     UNMAPPED_PREFIX,
     Amounts,
     PoolName,
+    Resource,
     TenantName,
     Wait,
 )
@@ -95,37 +95,54 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
 
 
 def remedies_of_limit(
-    rule: Rule, numbers: Mapping[str, str], workload: WaitingWorkload, context: ExplainContext
+    rule: Rule,
+    levels: Sequence[Mapping[str, str]],
+    workload: WaitingWorkload,
+    context: ExplainContext,
 ) -> Remedies:
-    """Return changes that would let a workload past a limit, or into a guarantee."""
-    name, pool = TenantName(numbers.get("tenant", workload.leaf.tenant)), numbers.get("pool", "")
-    word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
-    admin, found = _admin_of(name, context.tenancy), list[str]()
-    above = numbers.get(UNCOVERED_ANCESTORS)
-    also = f", and that of {above} above it, too" if above else ""
-    for r in workload.shape.total:
-        if f"{r} {word}" not in numbers:
+    """Return changes that would let a workload past a limit, or into guarantees.
+
+    `levels`: the numbers of each tenant with too small a limit or guarantee, lowest first.
+    """
+    word, found = "guarantee" if rule is Rule.PREEMPTIBLE else "limit", list[str]()
+    for r, asked in workload.shape.total.items():
+        short = _short_levels(r, word, levels)
+        if not short:
             continue
-        used, asked, most = (parse_amount(r, numbers[f"{r} {k}"]) for k in ("used", "asked", word))
-        over = used + asked - most
-        if over <= 0:
-            continue
-        if asked <= most:
+        (name, used, most), *above = short
+        pool, admin = levels[0]["pool"], _admin_of(name, context.tenancy)
+        if asked <= most and not above:
             found.append(
-                f"the end of pods of tenant {name} that use {format_amount(r, over)} {r} in pool "
-                f"{pool}"
+                f"the end of pods of tenant {name} that use "
+                f"{format_amount(r, used + asked - most)} {r} in pool {pool}"
             )
-        elif most:
+        elif most and not above:
             found.append(f"less than {format_amount(r, most + 1)} {r} asked for")
+        raised = ", ".join(f"{each} to {format_amount(r, use + asked)}" for each, use, _ in above)
         found.append(
             f"{admin} raising the {word} of tenant {name} in pool {pool} to "
-            f"{format_amount(r, used + asked)} {r}" + also
+            f"{format_amount(r, used + asked)} {r}"
+            + (f", and the guarantees above it, too: {raised}" if above else "")
         )
     if rule is Rule.PREEMPTIBLE and workload.shape.budget_reason:
         found.append("disruption budgets that allow at least one eviction of its pods")
     elif rule is Rule.PREEMPTIBLE:
         found.append('a pod that may be evicted, without fairgate.io/preemptible: "false"')
     return tuple(found)
+
+
+def _short_levels(
+    r: Resource, word: str, levels: Sequence[Mapping[str, str]]
+) -> list[tuple[TenantName, int, int]]:
+    """Return the tenants with too little of a resource: name, use, and limit or guarantee."""
+    found = []
+    for numbers in levels:
+        if f"{r} {word}" in numbers:
+            keys = ("used", "asked", word)
+            used, asked, most = (parse_amount(r, numbers[f"{r} {key}"]) for key in keys)
+            if used + asked > most:
+                found.append((TenantName(numbers["tenant"]), used, most))
+    return found
 
 
 def remedies_of_reservation(tenant: str, pool: PoolName) -> Remedies:

@@ -148,11 +148,38 @@ def test_all_tenants_that_must_guarantee_more_are_told_at_once() -> None:
     found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
 
     assert found.numbers["tenants above with too small a guarantee"] == "parent"
+    assert found.text.endswith(
+        "2 nvidia.com/gpu guarantee; the guarantee of parent is too small, too"
+    )
     [raised] = [each for each in found.remedies if "raising" in each]
     assert raised.endswith(
-        "raising the guarantee of tenant team in pool pc to 3 nvidia.com/gpu, and that of parent "
-        "above it, too"
+        "raising the guarantee of tenant team in pool pc to 3 nvidia.com/gpu, and the guarantees "
+        "above it, too: parent to 3"
     )
+
+
+def test_each_guarantee_above_is_raised_by_its_own_use() -> None:
+    engine = leader(Quota())
+    parent = None
+    for name, amount, namespace in (("top", 5, "t"), ("mid", 5, "m"), ("low", 2, "l")):
+        quotas = {DEFAULT_POOL: Quota(guarantee={GPU: amount})}
+        tenant = Tenant(
+            TenantName(name), NOW, namespaces=(namespace,), quotas=quotas, parent=parent
+        )
+        engine.handle(ev.TenantObserved(NOW, tenant))
+        parent = tenant.name
+    beside = replace(held_pod("q", "m", 5, user="v"), uid=Uid("q"))
+    engine.handle(ev.PodObserved(NOW, beside))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.ReleaseAnswered(NOW, beside.uid, ReleaseOutcome.RELEASED))
+
+    found = asked(engine, replace(held_pod("p", "l", 3, user="u"), preemptible=False))
+
+    assert found.text.endswith("; the guarantees of mid and top are too small, too")
+    assert [each for each in found.remedies if "nvidia.com/gpu" in each] == [
+        "an admin of tenant mid raising the guarantee of tenant low in pool default to 3 "
+        "nvidia.com/gpu, and the guarantees above it, too: mid to 8, top to 8"
+    ]
 
 
 def test_a_limit_in_one_of_two_pools_does_not_hide_the_guarantee() -> None:
