@@ -347,6 +347,7 @@ def test_focus_returns_to_the_search_that_opened_a_pod(opens: Opens, place: Serv
 
 
 def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
+    place.cluster.rights.granted |= {("get", "pods")}
     page = live(opens, place)
     drawer(page)
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
@@ -354,6 +355,17 @@ def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("This pod is gone. Its last state, of")
     expect(page.get_by_role("dialog")).not_to_contain_text("What would help")
     expect(page.get_by_role("dialog")).not_to_contain_text("It is read again")
+
+
+def test_a_pod_that_may_not_be_seen_any_more_is_not_called_gone(
+    opens: Opens, place: Served
+) -> None:
+    page = live(opens, place)
+    drawer(page)
+    expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
+    place.cluster.rights.everything, place.cluster.rights.granted = False, set()
+    told = "This pod is gone, or you may not see it any more. Its last state, of"
+    expect(page.get_by_role("dialog")).to_contain_text(told)
 
 
 # --- search ---

@@ -48,10 +48,10 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller
     ) -> Response:
-        uid = context.queries.find_pod(namespace, pod) if context.is_synced() else None
+        context.require_synced_state()  # the right depends on the pod
+        uid = context.queries.find_pod(namespace, pod)
         if not await _may_see(identity, uid, context):
             await access.require_pod(identity, namespace, pod)
-        context.require_synced_state()
         found = _workload(uid, context) if uid is not None else None
         if found is None:
             raise Refused(

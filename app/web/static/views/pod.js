@@ -62,10 +62,11 @@ function Body({ answer, namespace, name, isAlone }) {
   if (!pod) return html`<p class="note" role="status">Loading …</p>`;
   const age = (Date.now() - at) / 1000;
   const seen = exactMoment(new Date(at));
-  // The API finds a pod of another user only while its queue may be seen.
+  // A caller may lack the right to get pods, and see a pod only while Fairgate knows it: 403 can mean either.
   const isGone = error?.status === 404 || error?.status === 403;
+  const told = error?.status === 403 ? "This pod is gone, or you may not see it any more." : "This pod is gone.";
   return html`
-    ${isGone ? html`<p class="problem">This pod is gone. Its last state, of ${seen}:</p>` : error ? html`<p class="problem">The pod cannot be read now. Its state of ${seen}: ${error.status ? visible(error.message) : ""}</p>` : null}
+    ${isGone ? html`<p class="problem">${told} Its last state, of ${seen}:</p>` : error ? html`<p class="problem">The pod cannot be read now. Its state of ${seen}: ${error.status ? visible(error.message) : ""}</p>` : null}
     <p class="sentence">${pod.state === "held" ? html`<${Term} name=${pod.rule} kind="reason"><${Rule} rule=${pod.rule} /><//> ` : null}${sentence(pod.reason)}</p>
     <dl class="facts">
       <${Fact} name="State" term="held">${pod.state === "held" ? `held for ${lasting((at - Date.parse(pod.since)) / 1000)}` : "released"}<//>

@@ -322,6 +322,15 @@ async def test_a_submitter_may_read_why_the_own_pod_waits(both: Both) -> None:
     assert (await both.get("/v1/workloads/team-a/q")).status == 403
 
 
+async def test_a_replica_that_is_not_synced_denies_no_submitter_the_own_pod(both: Both) -> None:
+    await both.see(pod("p", gpus=2, user="alice"))
+    both.rights.everything, both.rights.granted = False, set()
+    both.context = replace(both.context, is_synced=lambda: False)
+    reply = await both.get("/v1/workloads/team-a/p")
+    assert reply.status == 503
+    assert reply.headers["retry-after"]
+
+
 async def test_why_names_the_limit_and_what_would_change_it(both: Both) -> None:
     await both.see(pod("p", gpus=2))
 
