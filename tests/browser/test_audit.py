@@ -71,9 +71,11 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
 def test_a_reclaim_is_told_in_units(opens: Opens, town: ApiCluster, place: Served) -> None:
     facts: dict[str, Fact] = {"pod": "p", "borrowed": ("0.122917", "0"), "lostGpuSeconds": 685}
     record(town, EntryType.RECLAIMED, facts)
+    record(town, EntryType.RECLAIMED, {"pod": "of-weight-0.1", "borrowed": ("3", "1.25")})
     _, rows = audit_rows(opens, town, place)
-    told = "borrowed: 12\u00a0% of the cluster, against 0\u00a0%, lostGpuSeconds: 11 min of a GPU"
-    expect(rows.first).to_contain_text(told)
+    expect(rows.nth(0)).to_contain_text("borrowed: weighted share 3, against 1.3")
+    told = "borrowed: weighted share 0.12, against 0, lostGpuSeconds: 11 min of a GPU"
+    expect(rows.nth(1)).to_contain_text(told)
 
 
 def test_equal_refusals_in_a_row_are_one_line(

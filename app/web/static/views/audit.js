@@ -1,6 +1,6 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
-import { amounts, compareNames, count, exactMoment, lasting, moment, percent, visible } from "../format.js";
+import { amounts, compareNames, count, exactMoment, lasting, moment, visible } from "../format.js";
 import { Cell, Empty, More, NotAllowed, rightIn, RowHead, Table, Term } from "../components.js";
 import { address, change, open, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
@@ -13,12 +13,15 @@ const MOST = 50_000;
 /** Facts that are in the column of the object, or that only the verifier needs. */
 const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant", "kind", "name", "digestBefore", "digestAfter", "stamp"]);
 
+/** A weighted share with two digits that count. With a small weight it can be more than 1. */
+const shareText = (share) => String(Number(Number(share).toPrecision(2)));
+
 /** Facts that are not plain words. */
 const FORMATS = {
   amounts: amounts,
   waited: lasting,
   compared: (levels) => levels.map((each) => (each.next === undefined ? `${each.first} (nobody else waits)` : `${each.first} (${each.score}) before ${each.next} (${each.nextScore})`)).join(", "),
-  borrowed: ([theirs, ours]) => `${percent(Number(theirs))} of the cluster, against ${percent(Number(ours))}`,
+  borrowed: ([theirs, ours]) => `weighted share ${shareText(theirs)}, against ${shareText(ours)}`,
   lostGpuSeconds: (seconds) => `${lasting(seconds)} of a GPU`,
   since: (at) => moment(new Date(at)),
   count: (times) => count(times, "time"),
