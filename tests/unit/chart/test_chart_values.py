@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from app.config import settings
 from app.devcluster.binaries import Tools
-from tests.support.chart import ROLES, Chart, Object, of_kind, the_webhook
+from tests.support.chart import CHART, ROLES, Chart, Object, of_kind, the_webhook
 
 BUNDLED = "redis.bundled.enabled=true"
 INGRESS = ("api.ingress.enabled=true", "api.ingress.hosts={gpu.example}")
@@ -522,6 +523,15 @@ def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) ->
     assert words in refusal(chart, value)
 
 
-def test_values_of_an_older_chart_are_refused_with_the_remedy(chart: Chart) -> None:
-    said = refusal(chart, "serviceAccount=null")
-    assert "use helm upgrade --reset-then-reuse-values" in said
+@pytest.mark.parametrize("key", yaml.safe_load((CHART / "values.yaml").read_text()))
+def test_values_of_an_older_chart_render_or_are_refused_with_the_remedy(
+    chart: Chart, key: str
+) -> None:
+    """Keys that the older chart lacks have no defaults with `--reuse-values`.
+
+    The schema requires the keys that every release has had.
+    """
+    done = chart.template(f"{key}=null")
+    remedy = f"the values lack {key}, so they are those of an older chart; use helm upgrade --reset"
+    clear = (remedy, f"missing property '{key}'")
+    assert not done.returncode or any(words in done.stderr for words in clear)
