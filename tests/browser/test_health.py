@@ -109,7 +109,11 @@ async () => {
     if (calls === 3) throw new TypeError("no route");
     now += 60000;
     const text = new TextEncoder().encode('event: hello\\ndata: {}\\n\\n');
-    return new Response(new ReadableStream({ start(c) { c.enqueue(text); c.close(); } }));
+    const pull = async (c) => {
+      while (told.at(-1) !== "event") await new Promise((next) => setTimeout(next));
+      END
+    };
+    return new Response(new ReadableStream({ start(c) { c.enqueue(text); }, pull }));
   };
   let stop;
   await new Promise((done) => {
@@ -120,14 +124,16 @@ async () => {
   return told;
 }
 """
-"""Connections that a proxy ends after a minute; the third one fails."""
+"""Connections that a proxy ends after a minute by `END`; the third one fails."""
 
 
+@pytest.mark.parametrize("end", ["c.close();", "c.error(new TypeError('network error'));"])
 def test_a_connection_that_a_proxy_ends_begins_again_without_a_word(
-    opens: Opens, place: Served
+    opens: Opens, place: Served, end: str
 ) -> None:
+    """By the last chunk of the answer, or by a cut without it."""
     page = live(opens, place)
-    assert page.evaluate(ENDS) == ["live", "event", "live", "event", "lost"]
+    assert page.evaluate(ENDS.replace("END", end)) == ["live", "event", "live", "event", "lost"]
 
 
 def test_a_caller_without_the_stream_is_told_that_releases_are_paused(

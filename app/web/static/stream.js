@@ -56,12 +56,20 @@ export async function ask(path, token, { method = "GET", body, signal, warned } 
   throw new Failed(answer.status, await problemOf(answer));
 }
 
-/** Yield {name, data} of each event in a stream. Call `heard` after each read. */
+/** The server, or a proxy before it, ended a connection that worked. A proxy limits its duration. */
+class Ended extends Error {}
+
+/** Some proxies cut a connection, without its last chunk. The browser's message for that is not helpful. */
+function asEnded(error) {
+  throw error instanceof TypeError ? new Ended("") : error;
+}
+
+/** Yield {name, data} of each event in a stream. Call `heard` after each read. Throws Ended. */
 async function* events(body, heard) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(asEnded);
     if (done) return;
     heard();
     const blocks = (rest + value).split("\n\n");
@@ -76,9 +84,6 @@ async function* events(body, heard) {
     }
   }
 }
-
-/** The server, or a proxy before it, ended a connection that worked. A proxy limits its duration. */
-class Ended extends Error {}
 
 /**
  * Listen until the returned function is called. `told` receives {kind: "live"}, {kind: "lost",
