@@ -48,25 +48,25 @@ class Leader:
         self._terms = terms
         self._metrics = meters
         self._clock = clock
-        self._deposed = asyncio.Event()
+        self._term_ended = asyncio.Event()
         self._is_stopping = False
         self._stand_back_until = 0.0
         self._acquiring: asyncio.Task[int] | None = None
-        self.leads = False
+        self.is_leading = False
         self.epoch: int | None = None
 
-    def stop_leading(self) -> None:
+    def stop_acquiring(self) -> None:
         """Never lead again. The current term goes on until the Lease is given up."""
         self._is_stopping = True
         if self._acquiring is not None:
             self._acquiring.cancel()
 
-    def depose(self) -> None:
+    def end_term(self) -> None:
         """End this term, because a newer leader was found."""
-        self._deposed.set()
+        self._term_ended.set()
 
     async def run(self) -> None:
-        """Lead whenever the Lease is free, until cancelled or until `stop_leading` is called."""
+        """Lead whenever the Lease is free, until cancelled or until `stop_acquiring` is called."""
         while not self._is_stopping:
             self._acquiring = asyncio.create_task(self._leadership.acquire(self._is_fit))
             try:
@@ -76,7 +76,7 @@ class Leader:
                 transitions = self._acquiring.result()
             finally:
                 self._acquiring.cancel()
-            self._deposed.clear()
+            self._term_ended.clear()
             ended = asyncio.create_task(self._wait_for_end())
             try:
                 await self._run_term(transitions, ended)
@@ -100,11 +100,11 @@ class Leader:
             if not ended.done():
                 log.warning("could not begin to lead; leaving it to others")
                 self._stand_back_until = time.monotonic() + STAND_BACK_SECONDS
-                self.depose()
+                self.end_term()
             return
         gained = opening.result()
         log.info("leading", extra={"epoch": gained.epoch})
-        self.leads, self.epoch = True, gained.epoch
+        self.is_leading, self.epoch = True, gained.epoch
         self._metrics.set_leading_epoch(gained.epoch)
         self._terms.start_term(gained.epoch)
         await self._event_queue.put(replace(gained, at=self._clock()))
@@ -113,7 +113,7 @@ class Leader:
 
     async def _wait_for_end(self) -> None:
         lost = asyncio.create_task(self._leadership.wait_until_lost())
-        deposed = asyncio.create_task(self._deposed.wait())
+        deposed = asyncio.create_task(self._term_ended.wait())
         try:
             await asyncio.wait({lost, deposed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -121,12 +121,12 @@ class Leader:
             deposed.cancel()
 
     async def _step_down(self) -> None:
-        self.leads, self.epoch = False, None
+        self.is_leading, self.epoch = False, None
         self._store_writer.stop_writing()
         await self._releases.stop()
         self._metrics.set_leading_epoch(None)
         await self._event_queue.put(LeadershipLost(self._clock()))
-        if self._deposed.is_set():
+        if self._term_ended.is_set():
             await self._leadership.release_lease()
         await self._terms.end_term()
         log.info("following")

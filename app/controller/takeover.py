@@ -64,7 +64,7 @@ class Takeover:
         self._installation = installation
         self._sync = sync
         self._checkpoint_store = keeper
-        self._epochs = epochs
+        self._epoch_floor = epochs
         self._clock = clock
         self._all_sources_received = heard
         self._last_store_error = ""
@@ -103,7 +103,7 @@ class Takeover:
                     epoch = highest + 1
                 await self._store.claim_epoch(epoch)
                 if epoch != claimed:
-                    await self._epochs.claim_epoch(
+                    await self._epoch_floor.claim_epoch(
                         epoch
                     )  # so that no later leader chooses a lower epoch
                     claimed = epoch
@@ -159,7 +159,7 @@ class Takeover:
         """Return the highest epoch of Redis, the epoch floor, the Lease, pods and checkpoints."""
         # Users with write access to pods or the Lease can put any number there.
         claims = highest_plausible([transitions]), self._engine.highest_epoch()
-        known = max(await self._epochs.read_epoch_floor(), *claims)
+        known = max(await self._epoch_floor.read_epoch_floor(), *claims)
         return max(known, await self._store.read_epoch_floor(known))
 
     async def _restore_checkpoints(self) -> None:

@@ -62,7 +62,7 @@ class Engine:
         self._claim_charges = ClaimCharges(managed, options.resource_by_device_class)
         self._devices = DeviceCapacity(self._claim_charges.classes, options.selector_evaluator)
         fit = DeviceFit(self._devices, self._placement.pod_peers)
-        self._holds = ClaimHolds(self._claim_charges, self._devices, self._pools, fit)
+        self._claim_holds = ClaimHolds(self._claim_charges, self._devices, self._pools, fit)
         self._registry = PodRegistry(
             self._tenancy, self._pools, self._usage, self._claim_charges, fit
         )
@@ -73,11 +73,11 @@ class Engine:
         self._store_sync = StoreSync(
             self._registry, self._usage_tracker, silent=not options.emits_store_writes
         )
-        self._refusals = NodeRefusals(self._pools, self._placement)
+        self._node_refusals = NodeRefusals(self._pools, self._placement)
         self._cycle = SchedulingCycle(
-            self._registry, self._pools, self._placement, self.drift, self._refusals, options
+            self._registry, self._pools, self._placement, self.drift, self._node_refusals, options
         )
-        self._paced = options.follows_binding_rate
+        self._follows_binding_rate = options.follows_binding_rate
         self._release_backoff = ReleaseBackoff(self._registry)
         self._leader_state = LeaderState(self._registry, self._pools.autoscaling_backoff)
         self.charge_proposed = self._claim_charges.charge_proposed
@@ -101,7 +101,7 @@ class Engine:
         self.stale_pods = StalePods(
             self._registry, options.evicted_stale_reasons, self._cycle.evictions.is_accepted
         )
-        self._records = AuditRecorder(
+        self._audit_recorder = AuditRecorder(
             self._registry,
             self._tenancy,
             self._bypasses,
@@ -111,7 +111,7 @@ class Engine:
         self._fresh_sources: set[ev.WatchedSource] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._notices = PodNotices(self._registry, silent=not options.emits_store_writes)
+        self._pod_notices = PodNotices(self._registry, silent=not options.emits_store_writes)
         self._effects: list[Effect] = []
         self._wake_at: Millis | None = None
         self._mode = options.mode
@@ -135,11 +135,11 @@ class Engine:
         if not isinstance(event, ev.Pass):
             self._apply_event(event)
         else:
-            self._records.record_backlog()
+            self._audit_recorder.record_backlog()
             if self.is_ready:
                 self._release_backoff.expire(event.at)
                 self._run_pass()
-        self._effects += self._records.drain_effects()
+        self._effects += self._audit_recorder.drain_effects()
         return tuple(self._effects) if self._epoch is not None else ()
 
     def apply_leader_state(self, leader_message: LeaderStateMessage) -> None:
@@ -157,7 +157,7 @@ class Engine:
 
     def audit_markers(self) -> Iterator[tuple[str, str]]:
         """Return the audit markers of all existing objects."""
-        return self._records.audit_markers()
+        return self._audit_recorder.audit_markers()
 
     def held_pods(self) -> Iterator[Pod]:
         """Return the pods that are held, as observed."""
@@ -180,8 +180,8 @@ class Engine:
            depend on the usable nodes.
         2. `ClaimHolds.update`: apply changes of slices and allocated claims to the nodes.
            `ClaimExchanges.mark_secured_claims`: count claims as protected. Then
-           `PodRegistry.compute_charges`: account pods again whose claims or budgets changed. It
-           changes single pods, and step 3 completes the accounting.
+           `PodRegistry.update_stale_charges`: account pods again whose claims or budgets changed.
+           It changes single pods, and step 3 completes the accounting.
         3. `PodRegistry.settle`: process changes of tenants, pools and nodes. The later steps need
            the accounting of every pod.
         4. `CheckpointKeeper.restore`: apply the checkpoints that were read. It needs step 3.
@@ -202,13 +202,13 @@ class Engine:
 
         A follower runs every step except 8, and `handle` drops its effects.
         """
-        self._refusals.update_nodes(self._usage.now)
-        self._holds.update()
+        self._node_refusals.update_nodes(self._usage.now)
+        self._claim_holds.update()
         self._exchanges.mark_secured_claims(self._usage.now)
-        self._registry.compute_charges()
+        self._registry.update_stale_charges()
         self._registry.settle()
         self.checkpoints.restore()
-        if self._paced:
+        if self._follows_binding_rate:
             self._cycle.release_window.update_closed_pools()
         if self._epoch is not None and self._bypasses.installed_at is not None:
             now = self._usage.now
@@ -224,24 +224,24 @@ class Engine:
             releases = self._cycle.run_cycle(self._epoch)
             self._bypasses.record_releases(releases)
             self._exchanges.record_releases(releases)
-            self._records.record_effects(releases)
+            self._audit_recorder.record_effects(releases)
             self._effects += releases
             self._registry.settle()
             self._effects += self._store_sync.drain_writes()
-        self._effects += self._notices.new_events(leads=self._epoch is not None)
+        self._effects += self._pod_notices.new_events(leads=self._epoch is not None)
         self._pools.trim(len(self._registry.pods))
         self._emit_next_wake()
 
     def _emit_evictions(self, effects: list[Effect]) -> None:
         """Emit eviction effects and register them as ordered."""
         effects = self._cycle.evictions.add(effects)
-        self._records.record_effects(effects)
+        self._audit_recorder.record_effects(effects)
         self._effects += effects
 
     def _emit_next_wake(self) -> None:
         """Emit `WakeAt` for the next timer, unless it was emitted already."""
         due = [self._release_backoff.due(), self._usage.due(), self._cycle.due()]
-        due += (self._refusals.due(self._usage.now), self._registry.budgets.due())
+        due += (self._node_refusals.due(self._usage.now), self._registry.budgets.due())
         due.append(self._registry.tenant_gaps.due())
         if self._bypasses.installed_at is not None:
             due += (self._bypasses.due(), self._exchanges.due(), self._unbound_pods.due())
@@ -257,7 +257,7 @@ class Engine:
             case ev.ReleaseStuck(_, uid):
                 self._cycle.in_flight.discard(uid)  # frees a slot for other releases
             case ev.EvictionAccepted(_, uid):
-                self._records.record_eviction_accepted(uid)
+                self._audit_recorder.record_eviction_accepted(uid)
                 self._effects += self._cycle.evictions.record_accepted(uid)
             case ev.EvictionRefused(_, uid):
                 self._effects += self._cycle.evictions.record_refused(uid)
@@ -289,7 +289,7 @@ class Engine:
             case ev.PodGone(_, uid):
                 self._pools.drop_unmanaged(uid)
                 self._placement.existing_anti_affinity.drop_pod(uid)
-                self._records.record_pod_deleted(uid)
+                self._audit_recorder.record_pod_deleted(uid)
                 self._remove_pod(uid)
                 self._registry.gangs.forget_pod(uid)
             case ev.UnmanagedPodObserved(_, unmanaged_pod):
@@ -305,16 +305,16 @@ class Engine:
                 )
             case ev.NodeObserved(_, node):
                 node = self._devices.put_node(node)
-                self._refusals.observe_node(node)
+                self._node_refusals.observe_node(node)
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
-                self._refusals.forget_node(name)
+                self._node_refusals.forget_node(name)
                 self._devices.drop_node(name)
                 self._pools.drop_node(name)
             case ev.PriorityObserved() | ev.PriorityGone():
                 pass  # only the webhook needs these: pods have their priority as a number
             case ev.GroupObserved(_, group):
-                self._registry.gangs.record_size(group)
+                self._registry.gangs.record_declaration(group)
             case ev.GroupGone(_, namespace, name):
                 self._registry.gangs.drop_declaration(namespace, name)
             case ev.BudgetObserved(_, budget):
@@ -341,25 +341,27 @@ class Engine:
                         checkpoint,
                         live=ev.WatchedSource.TENANTS in self._fresh_sources,
                     )
-                self._records.record_config(tenant, event.changed_by)
+                self._audit_recorder.record_config(tenant, event.changed_by)
             case ev.TenantGone(_, name):
                 self._registry.drop_tenant(name)
                 self.checkpoints.remove_tenant(name)
-                self._records.record_config_deleted(Tenant, name)
+                self._audit_recorder.record_config_deleted(Tenant, name)
             case ev.PoolObserved(_, pool):
                 self._pools.put_pool(pool)
-                self._records.record_config(pool, event.changed_by)
+                self._audit_recorder.record_config(pool, event.changed_by)
             case ev.PoolGone(_, name):
                 self._pools.drop_pool(name)
-                self._records.record_config_deleted(Pool, name)
+                self._audit_recorder.record_config_deleted(Pool, name)
             case ev.PolicyObserved(_, policy):
                 self.policy_uid = event.uid
                 self._apply_policy(policy if event.has_mode else replace(policy, mode=self._mode))
-                self._records.record_config(policy, event.changed_by, has_mode=event.has_mode)
+                self._audit_recorder.record_config(
+                    policy, event.changed_by, has_mode=event.has_mode
+                )
             case ev.PolicyGone():
                 self.policy_uid = None
                 self._apply_policy(Policy(mode=self._mode))
-                self._records.record_config_deleted(Policy)
+                self._audit_recorder.record_config_deleted(Policy)
             case ev.ClaimObserved(_, claim):
                 self._claim_charges.record_claim(claim)
                 self._devices.put_claim(claim)
@@ -384,7 +386,7 @@ class Engine:
             self._pools.drop_unmanaged(pod.uid)
         if known is not None and known.counts_as_used:
             tenant = self._tenancy.tenant_of(pod.namespace)
-            self._effects += self._refusals.observe_pod(
+            self._effects += self._node_refusals.observe_pod(
                 known.ref, known.pod, pod, tenant, self._usage.now
             )
         life = TRANSITIONS[known.state if known else None, seen]
@@ -392,24 +394,24 @@ class Engine:
             return  # outdated: observed before the release
         if life is None:
             self._registry.gangs.record_finished_pod(pod)
-            self._records.record_pod_finished(
+            self._audit_recorder.record_pod_finished(
                 pod, live=ev.WatchedSource.PODS in self._fresh_sources
             )
             self._remove_pod(pod.uid)
         elif known is None:
             tracked = self._registry.add(pod, life)
             if life is PodState.HELD and self.is_ready:
-                self._notices.add(tracked)
+                self._pod_notices.add(tracked)
             # The gate of a terminating pod may have gone in an update that is not known here.
-            self._check_ungated_pod(tracked, new=not pod.terminating)
+            self._process_pod_state(tracked, new=not pod.terminating)
         else:
             self._registry.update_pod(known, with_known_exclusions(pod, known.pod), life)
-            self._check_ungated_pod(known, new=False)
+            self._process_pod_state(known, new=False)
 
-    def _check_ungated_pod(self, tracked: PodRecord, new: bool) -> None:
+    def _process_pod_state(self, tracked: PodRecord, new: bool) -> None:
         """Check a pod without a gate: whether it was released, and whether a node takes it."""
         if tracked.state is not PodState.USING:
-            self._records.record_pod_held(tracked)
+            self._audit_recorder.record_pod_held(tracked)
             return
         if tracked.pod.terminating:
             self._cycle.record_terminating(tracked)
@@ -420,14 +422,14 @@ class Engine:
         if right is Provenance.RELEASED:
             self._cycle.evictions.cancel(self._unbound_pods.observe_pod(tracked), UNBOUND)
         if right is not None:
-            self._records.record_pod_ungated(tracked, right)
+            self._audit_recorder.record_pod_ungated(tracked, right)
 
     def _remove_pod(self, uid: Uid) -> None:
         known = self._registry.pods.get(uid)
         if known is None:
             return
         self._effects += self._store_sync.removal_writes(known)
-        self._records.record_pod_gone(known)
+        self._audit_recorder.record_pod_untracked(known)
         allocation, leaf = known.allocation, known.leaf
         if (
             leaf is not None
@@ -442,7 +444,7 @@ class Engine:
         self._exchanges.forget_pod(uid)
         self._unbound_pods.forget_pod(uid)
         self.stale_pods.clear_finding(uid)
-        self._refusals.forget_pod(uid)
+        self._node_refusals.forget_pod(uid)
         self._release_backoff.forget_pod(uid)
         if leaf is not None:
             self.checkpoints.count_deleted_pod(leaf.tenant)
@@ -456,7 +458,7 @@ class Engine:
 
     def _record_release_outcome(self, at: Millis, uid: Uid, answer: ReleaseOutcome) -> None:
         self._cycle.in_flight.discard(uid)
-        self._records.record_release_outcome(uid, answer)
+        self._audit_recorder.record_release_outcome(uid, answer)
         known = self._registry.pods.get(uid)
         if known is None or known.intent is None:
             return
@@ -472,7 +474,7 @@ class Engine:
                 text = release_text(intent.pool, waited, awaits)
                 # Creation times have whole seconds, so `waited` may be a second too long.
                 waits = awaits or waited > BRIEF_SECONDS
-                self._effects += self._notices.release_events(known, text, waits=waits)
+                self._effects += self._pod_notices.release_events(known, text, waits=waits)
             case ReleaseOutcome.GONE:
                 self._remove_pod(uid)
             case ReleaseOutcome.HELD | ReleaseOutcome.UNSENT:
@@ -506,10 +508,10 @@ class Engine:
         self._registry.binding.start_term(self._usage.now)
         self._registry.gangs.readiness.start_term(self._usage.now)
         self._unbound_pods.start_term()
-        self._records.start_term(gained.audit_markers, gained.intents)
-        self._notices.start_term(self._records.unrecorded_held(), self._usage.now)
-        self._bypasses.start_term(gained.epoch, self._records.bypassed_pods())
-        self._exchanges.start_term(self._records.marked_claims())
+        self._audit_recorder.start_term(gained.audit_markers, gained.intents)
+        self._pod_notices.start_term(self._audit_recorder.unrecorded_held(), self._usage.now)
+        self._bypasses.start_term(gained.epoch, self._audit_recorder.bypassed_pods())
+        self._exchanges.start_term(self._audit_recorder.marked_claims())
         self.checkpoints.start_term(gained.epoch)
         self._store_ready = False
         for intent in gained.unsettled:
@@ -522,7 +524,7 @@ class Engine:
         known = self._registry.pods.get(intent.ref.uid)
         if known is not None and known.state is PodState.HELD:
             known.intent, known.counted_since = intent, intent.begin or None
-            self._registry.release(known, None)
+            self._registry.mark_releasing(known, None)
 
     def _end_term(self) -> None:
         """Become a follower. The pods themselves show the results of releases in flight later."""
@@ -531,7 +533,7 @@ class Engine:
         self._cycle.end_term()
         released = self._bypasses.end_term()
         self._exchanges.end_term()
-        self._records.end_term()
+        self._audit_recorder.end_term()
         self.stale_pods.end_term()
         for tracked in list(self._registry.pods.values()):
             if tracked.state is PodState.RELEASING:
@@ -540,4 +542,4 @@ class Engine:
                     self._remove_pod(tracked.pod.uid)
             tracked.intent = None
         for tracked in released:
-            self._check_ungated_pod(tracked, new=False)
+            self._process_pod_state(tracked, new=False)

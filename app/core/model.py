@@ -165,43 +165,49 @@ class Pod:
     `release_annotation`: its raw release annotation, "" if absent.
     `created_at`: its creation time.
     `pools`: the pools in the user's annotation; empty for any pool.
-    `only`: the nodes that its affinity names, as for a pod of a DaemonSet.
+    `node_names`: the nodes that its affinity names, as for a pod of a DaemonSet.
     `affinity`: its other required node affinity, or None.
     `tolerations`: all its tolerations.
     `distance_rules`: its rules about the distance to other pods (anti-affinity, topology spread).
     `phase`, `failed`: a `failed` pod is finished without success.
-    `gone_by`: end of its grace period, if it is being deleted.
+    `grace_ends`: end of its grace period, if it is being deleted.
     `gang`: name of its gang within the namespace, "" without a gang.
     `gang_size`: number of pods in the gang; 0: a group object defines it, see `pod_groups`.
     `gang_min_count`: number of pods that its gang needs to start; 0: all of them.
     `replicated_job`: the replicated job that it belongs to, if its gang is a JobSet.
     `preemption_policy`: its preemption policy, as the API server resolved it.
-    `gang_anew`: the gang restarts as a whole if a pod fails before all pods run.
+    `restart_gang`: the gang restarts as a whole if a pod fails before all pods run.
     `refusal_reason`: why its node refused it; "" if it did not, or if that is unknown.
     `owner`: name of its topmost known controller, or "".
     `started_at`: when its node started it. `max_runtime`: its declared run time.
-    `kept_by`: while held, the reason why a disruption budget would block its eviction, or "". Such
+    `budget_reason`: while held, the reason why a disruption budget would block its eviction, or "".
+    Such
         a pod starts only within the guarantee, as if it were not `preemptible`.
     `labels`: the labels that disruption budgets and anti-affinity may select; None if too many.
     `gpu_memory`: bytes that it needs on the devices of its node; 0 if not stated.
     `mirror`: it represents a static pod, which its node runs in any case.
-    `freed_by`: the user, other than the leader, that removed the gate; "" if unknown.
-    `claims`: its claims for devices. `plain` is then what its containers request (else None).
+    `gate_removed_by`: the user, other than the leader, that removed the gate; "" if unknown.
+    `claims`: its claims for devices. `container_requests` is then what its containers request (else
+    None).
     `granted_claims`: the claims for which it was released; None if its annotation does not list
     them.
-    `awaits`, `no_class`, `securing`, `tied`, `asks`: the missing claims; a missing device class
+    `missing_claims`, `missing_class`, `finalizer_is_new`, `claim_pool`, `needs_managed`: the
+    missing claims; a missing device class
         that it needs; whether the finalizer of a claim is too new; the pool of a claim that other
         pods use; whether it requests any managed resource. These and `demand` are
         derived by `claim_charges`.
-    `style`, `near`: placement and topology that its user requested; None leaves it to the pool.
+    `placement_strategy`, `topology`: placement and topology that its user requested; None leaves it
+    to the pool.
     `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.
-    `walls`: its required anti-affinity, as it affects other pods.
-    `walled`: the known rules of existing pods that select it, see `PodRegistry.update_exclusions`.
-    `terms`: cached result of `node_filter.terms_of`.
+    `anti_affinity_terms`: its required anti-affinity, as it affects other pods.
+    `excluded_by`: the known rules of existing pods that select it, see
+    `PodRegistry.update_exclusions`.
+    `node_constraints`: cached result of `node_filter.terms_of`.
     `scheduler`: name of its scheduler, "" for the default scheduler.
-    `apart`: its scheduler may be silent about it for a good reason (another scheduler, claims, a
+    `scheduler_may_be_silent`: its scheduler may be silent about it for a good reason (another
+    scheduler, claims, a
         group).
-    `said`: condition written by the scheduler, if the pod is released and unbound.
+    `scheduler_condition`: condition written by the scheduler, if the pod is released and unbound.
     `reclaim_terms`: the notice and the loss of a reclaim.
     """
 
@@ -259,7 +265,9 @@ class Pod:
     too_large: str = ""
     anti_affinity_terms: tuple[AntiAffinityTerm, ...] = ()
     excluded_by: tuple[PodDistanceRule, ...] = ()
-    terms: NodeConstraints | None = field(default=None, init=False, repr=False, compare=False)
+    node_constraints: NodeConstraints | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
     scheduler: str = ""
     scheduler_may_be_silent: bool = False
     scheduler_condition: SchedulerCondition | None = None
@@ -279,8 +287,9 @@ Holder = tuple[str, str]
 class UnmanagedPod:
     """A pod that is not managed but uses capacity of a node, or belongs to a native PodGroup.
 
-    `node` is None until it is bound. `walls` is its required anti-affinity, as it affects other
-    pods. `holder` names the pod if it has walls. `group`: namespace and gang name of its PodGroup.
+    `node` is None until it is bound. `anti_affinity_terms` is its required anti-affinity, as it
+    affects other pods. `rule_holder` names the pod if it has walls. `group`: namespace and gang
+    name of its PodGroup.
     """
 
     uid: Uid

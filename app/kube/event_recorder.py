@@ -110,12 +110,12 @@ class PodAnnouncer:
         self._clock = clock
         self._tokens = float(burst)
         self._filled_at = clock()
-        self._waiting: dict[tuple[Uid, EventReason], EmitEvent] = {}
+        self._queued: dict[tuple[Uid, EventReason], EmitEvent] = {}
         self._shared: dict[str, dict[Uid, EmitEvent]] = {}
         """By namespace: the last `MOST_SHARED` pods with an event without room, newest last."""
         self._held: dict[Uid, EmitEvent] = {}
         """Events `Held` of pods that may be released at once."""
-        self._has_waiting = asyncio.Event()
+        self._has_queued = asyncio.Event()
 
     def emit(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
@@ -138,14 +138,14 @@ class PodAnnouncer:
                 if was_held and not notice.explains_wait:
                     self.dropped += 1
                     return
-                self.dropped += self._waiting.pop((uid, EventReason.HELD), None) is not None
+                self.dropped += self._queued.pop((uid, EventReason.HELD), None) is not None
                 self._queue(notice)
             case _:
                 self._queue(notice)
 
     def _will_send_held(self, uid: Uid) -> bool:
         """Return whether a `Held` of the pod will be sent."""
-        return uid in self._held or (uid, EventReason.HELD) in self._waiting
+        return uid in self._held or (uid, EventReason.HELD) in self._queued
 
     def _queue_held(self, uid: Uid) -> None:
         notice = self._held.pop(uid, None)
@@ -154,14 +154,14 @@ class PodAnnouncer:
 
     def _queue(self, notice: EmitEvent) -> None:
         key = (notice.ref.uid, notice.reason)
-        if key in self._waiting:
+        if key in self._queued:
             self.dropped += 1
-        elif len(self._waiting) >= self._capacity:
+        elif len(self._queued) >= self._capacity:
             self.dropped += 1
             self._add_to_shared(notice)
             return
-        self._waiting[key] = notice
-        self._has_waiting.set()
+        self._queued[key] = notice
+        self._has_queued.set()
 
     def _add_to_shared(self, notice: EmitEvent) -> None:
         """Store an event without room for the shared event of its namespace."""
@@ -192,13 +192,13 @@ class PodAnnouncer:
     async def send_events(self) -> None:
         """Send queued events, oldest first, until cancelled."""
         while True:
-            await self._has_waiting.wait()
+            await self._has_queued.wait()
             await self._take_token()
             # Never empty: only `emit` of `Released` removes an event, and it queues another.
-            key = next(iter(self._waiting))
-            notice = self._waiting.pop(key)
-            if not self._waiting:
-                self._has_waiting.clear()
+            key = next(iter(self._queued))
+            notice = self._queued.pop(key)
+            if not self._queued:
+                self._has_queued.clear()
                 self._queue_shared()
             await self._send(notice)
 

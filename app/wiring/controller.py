@@ -116,8 +116,8 @@ async def controller(process: RoleProcess) -> None:
     checkpoints = Checkpoints(
         engine.checkpoints, parts.checkpoint_store, lambda: leadership.seconds_left() > 0, now
     )
-    publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    narrator = WaitReasonEvents(engine, announcer, lambda: leader.leads, now)
+    publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.is_leading, now)
+    narrator = WaitReasonEvents(engine, announcer, lambda: leader.is_leading, now)
     loop = EngineLoop(
         engine,
         inbox,
@@ -142,7 +142,7 @@ async def controller(process: RoleProcess) -> None:
         narrator.emit_changes,
     ]
     _detect_outages(process, parts, leader)
-    process.tasks.append(_stale_pod_scanner(process, parts, lambda: leader.leads).scan_pods)
+    process.tasks.append(_stale_pod_scanner(process, parts, lambda: leader.is_leading).scan_pods)
     reports = RedisReports(parts.server, settings.cluster)
     collecting = AuditReportCollector(reports, auditor, lambda: leader.epoch, now)
     store = RedisLeaderState(parts.server, settings.cluster)
@@ -169,7 +169,7 @@ def _detect_outages(process: RoleProcess, parts: _SharedParts, leader: Leader) -
     standstill = OutageDetector(
         parts.engine,
         ClusterOutageNotices(process.client, process.settings.namespace),
-        leads=lambda: leader.leads,
+        leads=lambda: leader.is_leading,
         is_led=parts.leadership.is_held_by_another,
         ask_redis=parts.store.read_epoch_floor,
         clock=now,
@@ -281,7 +281,7 @@ def _lead(process: RoleProcess, parts: _SharedParts, sync: RunningWatches) -> _L
     engine, inbox, meters, store = parts.engine, parts.event_queue, parts.metrics, parts.store
 
     def depose() -> None:
-        leader.depose()
+        leader.end_term()
 
     releaser = PodReleaser(process.adapters.patches(client), left=leadership.seconds_left)
     copier = StoreWriter(store, engine, inbox, meters, now, depose)
@@ -313,7 +313,7 @@ async def _hand_over(
     drain: float,
 ) -> None:
     """Stop leading in order. The next leader settles releases unanswered within `drain` seconds."""
-    lead.leader.stop_leading()
+    lead.leader.stop_acquiring()
     await lead.release_executor.drain(min(drain, HAND_OVER_SECONDS))
     for part in evicting:
         await part.stop()

@@ -253,11 +253,11 @@ class Rig:
             PodCosts(),
         )  # fmt: skip
         self.publisher = Publisher(
-            self.engine, self.written, self.meters, lambda: self.leader.leads, clock
+            self.engine, self.written, self.meters, lambda: self.leader.is_leading, clock
         )
 
     def depose(self) -> None:
-        self.leader.depose()
+        self.leader.end_term()
 
     async def hear(self, *events: ev.NewsEvent) -> None:
         for event in events:

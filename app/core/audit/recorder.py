@@ -257,7 +257,7 @@ class AuditRecorder:
             self._add_record(EntryType.BYPASSED, facts, ((pod.uid, BYPASSED),))
         self._finished_with_marker.add(pod.uid)
 
-    def record_pod_gone(self, tracked: PodRecord) -> None:
+    def record_pod_untracked(self, tracked: PodRecord) -> None:
         """Process a tracked pod that is finished or gone."""
         eviction = self._requested_evictions.pop(tracked.pod.uid, None)
         if not self._is_leader:

@@ -82,7 +82,7 @@ class WaitGroup:
 def wait_groups(registry: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, ...]:
     """Return all held pods, queue by queue. The cost is a few steps per pod."""
     found: dict[tuple[UserNode, Wait | None, EquivalenceClass | None], list[PodRecord]] = {}
-    for leaf, waiting in registry.waiting_by_user.items():
+    for leaf, waiting in registry.pending_by_user.items():
         for tracked in waiting.values():
             if not tracked.counts_as_used:
                 shape = workload_of(tracked).equivalence_class

@@ -69,7 +69,7 @@ def _levels(workload: WaitingWorkload, context: ExplainContext) -> Iterator[Comp
 
     If backfill is off, the next in order blocks all others, whatever it requests.
     """
-    tree, shape, known = context.tree, workload.shape, context.competitor_cache
+    tree, shape, known = context.tree, workload.equivalence_class, context.competitor_cache
     backfill = context.registry.usage.policy.backfill
     for branch in reversed(list(path_to_root(workload.leaf))):
         if branch.parent is None:
@@ -91,7 +91,7 @@ def _levels(workload: WaitingWorkload, context: ExplainContext) -> Iterator[Comp
 
 def is_behind_own_work(workload: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> bool:
     """Return whether another workload of the same user comes first."""
-    leaf, shape = workload.leaf, workload.shape
+    leaf, shape = workload.leaf, workload.equivalence_class
     before = (
         other for queue_key, other in leaf.queue.class_heads() if queue_key < workload.queue_key
     )

@@ -260,7 +260,7 @@ def _anti_affinity_clause(
 
     Pods of its own namespace are named, others are only counted.
     """
-    if not context.placement.may_be_excluded(workload.shape):
+    if not context.placement.may_be_excluded(workload.equivalence_class):
         return ""
     holders = context.placement.existing_anti_affinity.causing_pods(tracked.pod.excluded_by)
     own = [name for namespace, name in holders if namespace == tracked.pod.namespace]
@@ -311,7 +311,7 @@ def _cached_verdict(
         if half or workload.queue_key.uid in context.reservation_owners
         else Uid("")
     )
-    key = (workload.leaf, workload.shape, own)
+    key = (workload.leaf, workload.equivalence_class, own)
     if key not in context.verdicts:
         context.verdicts[key] = _compute_verdict(workload, context, half=half)
     return context.verdicts[key]
@@ -320,7 +320,7 @@ def _cached_verdict(
 def _compute_verdict(
     workload: WaitingWorkload, context: ExplainContext, *, half: bool
 ) -> SharedReason:
-    leaf, shape, tree = workload.leaf, workload.shape, context.tree
+    leaf, shape, tree = workload.leaf, workload.equivalence_class, context.tree
     small = {pool: too_small_reason(shape, pool, context) for pool in shape.pools}
     if all(small.values()):
         return _never_fits_verdict(small, workload, context)
@@ -394,7 +394,7 @@ def _growth_clause(
                 f"; pool {pool} got no new nodes for {whose} that waited for them, so the next "
                 f"try is in {seconds} s"
             )
-        elif growth.is_limited_to_one(pool) and context.placement.waiting_for_nodes(pool):
+        elif growth.is_limited_to_one(pool) and context.placement.count_waiting_for_nodes(pool):
             found.append(
                 f"; other work {AWAITS_NODES} to pool {pool}, and this waits for its outcome"
             )
@@ -415,7 +415,9 @@ def _never_fits_verdict(
 ) -> SharedReason:
     """Return the verdict on a workload that no pool can hold with its present nodes."""
     numbers = {f"pool {pool}": reason for pool, reason in small.items()}
-    rules = [context.placement.find_blocking_rule(workload.shape, pool) for pool in small]
+    rules = [
+        context.placement.find_blocking_rule(workload.equivalence_class, pool) for pool in small
+    ]
     if any(rule is not None and rule.kind is DistanceRuleKind.AVOIDED for rule in rules):
         return SharedReason(Rule.NO_POOL, _pools_clause(small), numbers, remedies=AVOIDED_REMEDIES)
     if any(rule is not None and rule.kind is DistanceRuleKind.REFUSED for rule in rules):
@@ -425,7 +427,7 @@ def _never_fits_verdict(
     if any(rules):
         spaced = ("another pod of its kind ending", "a rule that lets more of its kind start")
         return SharedReason(Rule.NO_POOL, _pools_clause(small), numbers, remedies=spaced)
-    helps = _remedies_of_size(workload.shape, context)
+    helps = _remedies_of_size(workload.equivalence_class, context)
     return SharedReason(Rule.NO_POOL, _pools_clause(small), numbers, remedies=helps)
 
 

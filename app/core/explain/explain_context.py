@@ -78,7 +78,7 @@ class WaitingWorkload:
 
     leaf: UserNode
     queue_key: QueueKey
-    shape: EquivalenceClass
+    equivalence_class: EquivalenceClass
 
 
 def workload_of(tracked: PodRecord) -> Workload:

@@ -131,7 +131,7 @@ def leader_message(
             for each in reservations.exclusive_and_active()
         ),
         {uid: registry.pods[uid].release_refusals for uid in refused[:MAX_LISTED]},
-        frozenset(sorted(registry.banned, key=_sort_key)[:MAX_LISTED]),
+        frozenset(sorted(registry.banned_backoff_keys, key=_sort_key)[:MAX_LISTED]),
         dict(growth.closed_pools),
         dict(growth.barred_accounts()[:MAX_LISTED]),
         dict(sorted(registry.gangs.deferred.items())[:MAX_LISTED]),

@@ -70,7 +70,7 @@ def queued_text(
     tracked: PodRecord, workload: WaitingWorkload, tree: ShareTree, position: Position
 ) -> str:
     """Return the beginning of the sentence for a queued pod."""
-    leaf, shape = workload.leaf, workload.shape
+    leaf, shape = workload.leaf, workload.equivalence_class
     devices = [r for r in shape.total if is_device(r)]
     wanted = ", ".join(f"{format_amount(r, shape.total[r])} {r}" for r in devices) or "room"
     lacking = [r for r in devices if r not in tree.scale.counted_resources]
@@ -89,7 +89,8 @@ def queued_text(
 def limit_clause(workload: WaitingWorkload, tree: ShareTree) -> str:
     """Return a clause if limits or guarantees forbid every pool, however much is free."""
     if any(
-        tree.is_within_limits(workload.leaf, workload.shape, pool) for pool in workload.shape.pools
+        tree.is_within_limits(workload.leaf, workload.equivalence_class, pool)
+        for pool in workload.equivalence_class.pools
     ):
         return ""
     rule, numbers, above = deciding_limit(workload, tree)
@@ -97,7 +98,7 @@ def limit_clause(workload: WaitingWorkload, tree: ShareTree) -> str:
     facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in beside)
     who = f"tenant {numbers.get('tenant', workload.leaf.tenant)}"
     if rule is Rule.PREEMPTIBLE:
-        because = workload.shape.budget_reason or "it must not be evicted"
+        because = workload.equivalence_class.budget_reason or "it must not be evicted"
         where = f"{who} in pool {numbers['pool']}"
         also = f"; {_too_small_text([each['tenant'] for each in above])}" if above else ""
         return f"; {because}, so it starts only within the guarantee of {where}: {facts}{also}"
@@ -124,7 +125,7 @@ def deciding_limit(
     that one decides in which the fewest tenants would have to guarantee more. Of several, one in
     which the own tenant has a guarantee decides.
     """
-    leaf, shape = workload.leaf, workload.shape
+    leaf, shape = workload.leaf, workload.equivalence_class
     closed_by: dict[PoolName, TenantNode] = {}
     lacking: dict[PoolName, list[TenantNode]] = {}
     for pool in shape.pools:
@@ -260,7 +261,7 @@ def _deferred_gang_text(gang: Gang, registry: PodRegistry) -> str:
 
 def incomplete_gang_text(gang: Gang, registry: PodRegistry) -> str:
     """Return why a gang is incomplete, and whether `gangTimeout` has passed."""
-    if gang.leaving_because:
+    if gang.eviction_reason:
         past = len(gang.released)
         return (
             f"of its gang {gang.name} {past} {'pod is' if past == 1 else 'pods are'} being "

@@ -19,7 +19,7 @@ def pacing_reason(
     pools: Sequence[PoolName], workload: WaitingWorkload, registry: PodRegistry
 ) -> SharedReason | None:
     """Return why a workload within its limits is not released into these pools now."""
-    leaf, shape, closures = workload.leaf, workload.shape, registry.usage.closed_pools
+    leaf, shape, closures = workload.leaf, workload.equivalence_class, registry.usage.closed_pools
     if not closures or any(closures.is_open(leaf, shape, pool) for pool in pools):
         return None
     if not shape.is_owned and leaf.account in closures.users_closed_for_unowned:

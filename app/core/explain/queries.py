@@ -287,7 +287,7 @@ class EngineQueries:
         """
         if not self._is_settled:
             self._is_settled = True
-            self._registry.compute_charges()
+            self._registry.update_stale_charges()
             self._registry.settle()
             self._registry.usage.tree.update_order()
 

@@ -105,7 +105,7 @@ def waiting_workloads(
 def _unqueued_pods(leaf: UserNode, context: ExplainContext) -> list[PodRecord]:
     """Return the unqueued held pods of a user in order, and only the first pod of a gang."""
     found: dict[object, PodRecord] = {}
-    for tracked in context.registry.waiting_by_user.get(leaf, {}).values():
+    for tracked in context.registry.pending_by_user.get(leaf, {}).values():
         if tracked.counts_as_used or queue_position_of(workload_of(tracked)) is not None:
             continue
         gang = tracked.gang
@@ -140,7 +140,9 @@ def held_view(
         priority=pod.priority,
         since=place.queue_key.since if place is not None else pod.created_at,
         request={r: v for r, v in total.items() if r != PODS},
-        pools=place.shape.pools if place is not None else context.pools.eligible_pools(pod, tenant),
+        pools=place.equivalence_class.pools
+        if place is not None
+        else context.pools.eligible_pools(pod, tenant),
         position=reason.position,
         length=reason.length,
         rule=reason.rule,

@@ -80,7 +80,7 @@ def remedies_of_unqueued(tracked: PodRecord, context: ExplainContext) -> Remedie
 
 
 def _remedies_of_gang(gang: Gang) -> Remedies:
-    if gang.leaving_because:
+    if gang.eviction_reason:
         return (f"the end of what still runs of gang {gang.name}",)
     if gang.size == SIZE_FROM_GROUP:
         return (f"the {gang_object_of(gang.name)}",)
@@ -105,7 +105,7 @@ def remedies_of_limit(
     `levels`: the numbers of each tenant with too small a limit or guarantee, lowest first.
     """
     word, found = "guarantee" if rule is Rule.PREEMPTIBLE else "limit", list[str]()
-    for r, asked in workload.shape.total.items():
+    for r, asked in workload.equivalence_class.total.items():
         short = _short_levels(r, word, levels)
         if not short:
             continue
@@ -124,7 +124,7 @@ def remedies_of_limit(
             f"{format_amount(r, used + asked)} {r}"
             + (f", and the guarantees above it, too: {raised}" if above else "")
         )
-    if rule is Rule.PREEMPTIBLE and workload.shape.budget_reason:
+    if rule is Rule.PREEMPTIBLE and workload.equivalence_class.budget_reason:
         found.append("disruption budgets that allow at least one eviction of its pods")
     elif rule is Rule.PREEMPTIBLE:
         found.append('a pod that may be evicted, without fairgate.io/preemptible: "false"')

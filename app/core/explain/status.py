@@ -59,7 +59,7 @@ def overview(
             exists=pools.has_pool_resource(name),
             uid=pool.uid,
             may_grow=bool(pool.max_capacity),
-            pods_awaiting_nodes=placement.waiting_for_nodes(name),
+            pods_awaiting_nodes=placement.count_waiting_for_nodes(name),
             growth_closed_until=pools.autoscaling_backoff.closed_pools.get(name),
             silent_pods=registry.binding.count_silent(name),
             stalled_since=registry.binding.stalled_since(name),
@@ -146,7 +146,7 @@ def user_view(
     tenant, leaf = tenancy.tenants.get(name), registry.usage.tree.find_user(name, user)
     weight = tenant.user_weights.get(user) if tenant is not None else None
     used = _usage_of_user(leaf, managed) if leaf is not None else {}
-    pending = len(registry.waiting_by_user.get(leaf, ())) if leaf is not None else 0
+    pending = len(registry.pending_by_user.get(leaf, ())) if leaf is not None else 0
     if weight is None and not (used or pending):
         return None
     return UserView(user, Fraction(1) if weight is None else weight, used, pending)

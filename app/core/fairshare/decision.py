@@ -86,6 +86,6 @@ class Selection(NamedTuple):
 
     leaf: UserNode
     queue_key: QueueKey
-    shape: EquivalenceClass
+    equivalence_class: EquivalenceClass
     pool: PoolName
     assignment: Assignment

@@ -37,7 +37,7 @@ class Drift:
             if parent is None:
                 return
             head = branch.head is not None and branch.head[0] is choice.queue_key
-            rank = branch.key if head else tree.rank(branch, choice.shape, choice.pool)
+            rank = branch.key if head else tree.rank(branch, choice.equivalence_class, choice.pool)
             if rank is not None and rank.band == BORROWING:
                 self._compare(tree, parent, branch, choice, could_start)
 
@@ -49,7 +49,7 @@ class Drift:
         choice: Selection,
         could_start: Callable[[TenantNode], bool],
     ) -> None:
-        cost = tree.cost(choice.shape, choice.pool)
+        cost = tree.cost(choice.equivalence_class, choice.pool)
         mine = tree.dominant_share(branch, tree.twice_borrowed(branch, choice.pool, cost, 2))
         size = 2 * tree.scale.total_grains // tree.share_unit
         added = _part(branch.max_added_grains(choice.pool, cost), size)

@@ -174,7 +174,7 @@ class LiveUsage:
 
     def assign_waiting(self) -> None:
         """Assign pods without a node to nodes that have free capacity now."""
-        self._placement.assign_waiting()
+        self._placement.assign_pods_to_new_nodes()
 
     def end_usage(
         self, leaf: UserNode, allocation: Allocation, *, charged_until: Millis | None = None

@@ -212,11 +212,11 @@ class ShareTree:
         self._recompute_borrowed(self.root)
         self._mark_all_changed(waiting=False)
 
-    def recompute_order(self) -> None:
+    def mark_order_stale(self) -> None:
         """Recompute the order after the closed pools changed."""
         self._mark_all_changed(waiting=True)
 
-    def recompute_user_order(self, tenant: TenantName, user: UserName) -> None:
+    def mark_user_order_stale(self, tenant: TenantName, user: UserName) -> None:
         """Recompute the order after a user was closed out or admitted again."""
         leaf = self.find_user(tenant, user)
         for branch in path_to_root(leaf) if leaf is not None else ():
@@ -318,7 +318,7 @@ class ShareTree:
 
     @property
     def share_unit(self) -> int:
-        """The whole cluster in the unit of `dominant`: half grains, or 1 with history."""
+        """The whole cluster in the unit of `dominant_share`: half grains, or 1 with history."""
         return 1 if self._history_weight else 2 * self.scale.total_grains
 
     def score(self, branch: TenantNode, doubled: UsedAmounts) -> float:
@@ -330,7 +330,7 @@ class ShareTree:
         return dominant * per / (owed or 1)
 
     def dominant_share(self, branch: TenantNode, doubled: UsedAmounts) -> float:
-        """Return the largest borrowed share, including history, in parts of `unit`."""
+        """Return the largest borrowed share, including history, in parts of `share_unit`."""
         if not self._history_weight:
             return max(doubled.values(), default=0)
         size, past = 2 * self.scale.total_grains, self.decayed_history(branch)

@@ -49,7 +49,7 @@ class GangReadiness:
         return (
             changed
             or (not gang.has_started and gang.incomplete_since is not None)
-            or _all_run(gang)
+            or _has_running_minimum(gang)
         )
 
     def record_pod_gone(self, tracked: PodRecord) -> None:
@@ -60,7 +60,7 @@ class GangReadiness:
             those.discard(uid)
         works = gang.size > 0 and gang.released_count >= gang.required_of_released
         if gang.released and not (
-            works or gang.has_started or gang.leaving_because or uid in gang.succeeded_pods
+            works or gang.has_started or gang.eviction_reason or uid in gang.succeeded_pods
         ):
             gang.has_lost_pod = True
             self._lost[gang.key] = gang
@@ -78,12 +78,12 @@ class GangReadiness:
             )
         if not using:
             gang.has_started = gang.has_lost_pod = False
-            gang.leaving_because, gang.min_count_since_release = "", None
+            gang.eviction_reason, gang.min_count_since_release = "", None
             self._lost.pop(gang.key, None)
             self.evicting.pop(gang.key, None)
-        elif _all_run(gang) or _was_running_before(gang):
+        elif _has_running_minimum(gang) or _was_running_before(gang):
             gang.has_started = True
-        gang.was_running = False
+        gang.had_released_pods = False
         if gang.is_elastic and using and not gang.has_started:
             whole = gang.released_count >= gang.required_of_released
         elif gang.is_elastic:
@@ -104,11 +104,13 @@ class GangReadiness:
 
     def start_term(self, now: Millis) -> None:
         """Start a leader term: the time-outs of partially released gangs restart."""
-        self._renew(now, lambda gang: now)
+        self._restart_incomplete_since(now, lambda gang: now)
 
     def exclude_stall(self, since: Millis, now: Millis) -> None:
         """Exclude the time since `since` from the time-outs, because no gang was judged."""
-        self._renew(now, lambda gang: Millis(now - max(0, since - (gang.incomplete_since or now))))
+        self._restart_incomplete_since(
+            now, lambda gang: Millis(now - max(0, since - (gang.incomplete_since or now)))
+        )
 
     def restart_timeout(self, gang: Gang, now: Millis) -> None:
         """Start the time-out of an overdue gang again."""
@@ -116,7 +118,7 @@ class GangReadiness:
         self._incomplete_since.add((now, gang.key))
         self._incomplete[gang.key] = gang
 
-    def _renew(self, now: Millis, lacks: Callable[[Gang], Millis]) -> None:
+    def _restart_incomplete_since(self, now: Millis, lacks: Callable[[Gang], Millis]) -> None:
         for gang in [gang for gang in self._incomplete.values() if gang.released]:
             self._incomplete_since.remove((gang.incomplete_since, gang.key))
             gang.incomplete_since = min(now, lacks(gang))
@@ -130,7 +132,7 @@ class GangReadiness:
 
     def start_eviction(self, gang: Gang, why: str) -> None:
         """Mark the released pods of a gang for eviction, until no such pod is left."""
-        gang.leaving_because = why
+        gang.eviction_reason = why
         self.evicting[gang.key] = gang
 
     def earliest_incomplete_since(self) -> Millis | None:
@@ -170,10 +172,10 @@ def _was_running_before(gang: Gang) -> bool:
     because such pods may be the rest of a gang that is being evicted.
     """
     begun = any(m.release_attempted and not m.counts_as_used for m in gang.pods.values())
-    return gang.was_running and bool(gang.running) and not begun
+    return gang.had_released_pods and bool(gang.running) and not begun
 
 
-def _all_run(gang: Gang) -> bool:
+def _has_running_minimum(gang: Gang) -> bool:
     return (
         not gang.has_started
         and gang.size > 0

@@ -139,7 +139,7 @@ class GangTimeouts:
 
     def _start_eviction(self, gang: Gang, why: str) -> bool:
         """Start to evict the released pods of a gang. Return whether it had any."""
-        if gang.leaving_because or not any(m.counts_as_used for m in gang.members):
+        if gang.eviction_reason or not any(m.counts_as_used for m in gang.members):
             return False
         self._readiness.start_eviction(gang, why)
         self._registry.gangs.dequeue_until_settle(gang)
@@ -161,10 +161,10 @@ class GangTimeouts:
         for uid in self._evicting.take_due(now):
             tracked = self._registry.pods[uid]
             gang = tracked.gang
-            if gang is None or not gang.leaving_because or tracked.state is not PodState.USING:
+            if gang is None or not gang.eviction_reason or tracked.state is not PodState.USING:
                 self._evicting.drop(uid)
             elif not tracked.pod.terminating:
-                effects.append(EvictPod(tracked.ref, gang.leaving_because, CAUSE))
+                effects.append(EvictPod(tracked.ref, gang.eviction_reason, CAUSE))
         return effects
 
 

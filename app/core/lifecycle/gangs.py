@@ -45,7 +45,7 @@ class Gangs:
         self.readiness = GangReadiness()
         self._known: dict[GangKey, Gang] = {}
         self._usage = usage
-        self._shapes = shapes
+        self._equivalence_table = shapes
         self._ready: dict[Uid, tuple[PoolName, ...]] = {}
         self._unsettled: dict[GangKey, Gang] = {}
         self._declared = GangDeclarations()
@@ -58,7 +58,7 @@ class Gangs:
         self._new_extra_pods: dict[Uid, PodRecord] = {}
         """Members that begin to wait alone at the next `settle`."""
 
-    def record_size(self, group: GangDeclaration) -> None:
+    def record_declaration(self, group: GangDeclaration) -> None:
         """Record the numbers that an object states. They apply at once, and evict no pod."""
         change = self._declared.record_declaration(group)
         if change.regroups:
@@ -99,10 +99,10 @@ class Gangs:
             self._add_surplus_pod(gang, tracked)
             return
         gang.pods[pod.uid] = tracked
-        gang.was_running = gang.was_running or tracked.state is PodState.USING
+        gang.had_released_pods = gang.had_released_pods or tracked.state is PodState.USING
         tracked.gang = gang
         self.readiness.observe_pod(tracked)
-        self._renew(gang)
+        self._dequeue_unless_single(gang)
 
     def _apply_stated_numbers(self, gang: Gang, pod: Pod) -> None:
         """Apply the numbers that a pod states, unless a newer pod stated others."""
@@ -144,7 +144,7 @@ class Gangs:
             return
         grows = size > gang.size
         gang.size, gang.min_count = size, least
-        self._remove_surplus_pods(gang)
+        self._move_excess_to_surplus(gang)
         if grows:
             self._readmit_surplus_pods(gang)
         self.dequeue_until_settle(gang)
@@ -226,7 +226,7 @@ class Gangs:
         self.readiness.record_pod_gone(tracked)
         self._drop(gang, tracked)
         if gang.pods:
-            self._renew(gang)
+            self._dequeue_unless_single(gang)
 
     def set_deferred(self, deferred: Mapping[GangKey, Millis]) -> None:
         """Let exactly these gangs wait until the given times, even if they are complete."""
@@ -257,7 +257,7 @@ class Gangs:
         """Record that a pod leaves its position: it may wait for another reason, or end."""
         gang = tracked.gang
         if gang is not None:
-            self._renew(gang)
+            self._dequeue_unless_single(gang)
             self._ready.pop(tracked.pod.uid, None)
             self._new_extra_pods.pop(tracked.pod.uid, None)
             gang.extra_pods.pop(tracked.pod.uid, None)
@@ -269,7 +269,7 @@ class Gangs:
         """
         return gang.is_elastic and gang.releases_singly and gang.released_count >= gang.required
 
-    def _renew(self, gang: Gang) -> None:
+    def _dequeue_unless_single(self, gang: Gang) -> None:
         if not self._has_released_minimum(gang):
             self.dequeue_until_settle(gang)
 
@@ -287,7 +287,7 @@ class Gangs:
         gang.pods_to_release, gang.is_partially_released, gang.releases_singly = (), False, False
         self._unsettled[gang.key] = gang
 
-    def clear(self) -> None:
+    def reset_for_new_tree(self) -> None:
         """Reset every gang for a new share tree. `settle` adds complete gangs again."""
         self.waiting.clear()
         self.partially_released.clear()
@@ -322,12 +322,12 @@ class Gangs:
             member.wait_reason = Wait.GANG_INCOMPLETE
         self._dequeue_extra_pods(gang)
         self.readiness.assess(gang, ready, self._usage.now)
-        if gang.leaving_because or gang.conflicting_policy:
+        if gang.eviction_reason or gang.conflicting_policy:
             return
         used = {m.pool for m in members if m.counts_as_used}
         lacking = self._pods_to_complete(gang, ready) if gang.is_elastic else ready
         if gang.is_elastic and lacking == []:
-            gang.releases_singly, gang.extra_pods_layout = True, _base(gang, used)
+            gang.releases_singly, gang.extra_pods_layout = True, _extra_pods_layout_of(gang, used)
             for member in ready:
                 self._enqueue_extra_pod(gang, member)
             return
@@ -377,7 +377,7 @@ class Gangs:
             return
         assert tracked.leaf is not None
         tracked.wait_reason = Wait.TURN
-        tracked.equivalence_class = self._shapes.class_of([tracked.pod], pools, manner)
+        tracked.equivalence_class = self._equivalence_table.class_of([tracked.pod], pools, manner)
         gang.extra_pods[tracked.pod.uid] = tracked
         self._usage.tree.enqueue(tracked.leaf, tracked.queue_key, tracked.equivalence_class)
 
@@ -395,7 +395,7 @@ class Gangs:
         pools = self._ready[ready[0].pod.uid]
         for member in ready[1:]:
             pools = tuple(pool for pool in pools if pool in self._ready[member.pod.uid])
-        manner = _manner(gang)
+        manner = _layout_of(gang)
         mates = used or (
             {m.pool for m in gang.members if m.counts_as_used}
             if manner.required_topology_label
@@ -415,7 +415,7 @@ class Gangs:
             oldest = min(oldest, gang.waiting_since)
         gang.queue_key = QueueKey(queue_key.precedence, oldest, queue_key.uid)
         gang.leaf = leaf
-        gang.equivalence_class = self._shapes.class_of(
+        gang.equivalence_class = self._equivalence_table.class_of(
             [member.pod for member in ready], pools, manner, is_rest=bool(used)
         )
         gang.pods_to_release, gang.is_partially_released = tuple(ready), bool(used)
@@ -439,7 +439,7 @@ class Gangs:
     def _key(self, pod: Pod) -> GangKey:
         return pod.namespace, pod.user, self._declared.name_of(reference_of(pod))
 
-    def _remove_surplus_pods(self, gang: Gang) -> None:
+    def _move_excess_to_surplus(self, gang: Gang) -> None:
         """Remove the last held pods if they exceed a size that was just read."""
         surplus = gang.present - gang.size
         if surplus <= 0 or not gang.pods:
@@ -481,13 +481,15 @@ def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:
     return sorted(ready, key=lambda member: member.queue_key)[:count]
 
 
-def _base(gang: Gang, used: set[PoolName | None]) -> tuple[frozenset[PoolName], GangLayout]:
+def _extra_pods_layout_of(
+    gang: Gang, used: set[PoolName | None]
+) -> tuple[frozenset[PoolName], GangLayout]:
     """Return the pools of the released pods of a gang, and the layout of its further pods."""
-    manner = _manner(gang)
+    manner = _layout_of(gang)
     return frozenset(pool for pool in used if pool is not None), manner
 
 
-def _manner(gang: Gang) -> GangLayout:
+def _layout_of(gang: Gang) -> GangLayout:
     """Return the layout of a gang. It does not depend on which of the pods still wait."""
     members = gang.members
     beside = [m.node for m in members if m.counts_as_used and m.node is not None]

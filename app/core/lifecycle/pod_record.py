@@ -70,14 +70,14 @@ class PodRecord:
 
     `pool` and `allocation` are set while it uses capacity.
 
-    `written` is the last write to the store, `noted` the last audit entry, `announced_wait` the
-    wait reason that was last sent to its owner. `released_at` is the start of its use, `entered`
-    the time since which it counts as used here, `usage_record` its usage record. `aimed` is the
-    node of its release. `ordered` are its node constraints after the release, until an observation
-    shows the release. `rests` excludes it from the order during a backoff. `postponements` counts
-    how often its evaluation took too long, and `is_postponed` marks a backoff for that reason.
-    `eviction_reason` is the reason of its eviction. `spared` are the tenants that may not reclaim
-    it, and until when.
+    `store_state` is the last write to the store, `last_audit_entry` the last audit entry,
+    `announced_wait` the wait reason that was last sent to its owner. `released_at` is the start of
+    its use, `counted_since` the time since which it counts as used here, `usage_record` its usage
+    record. `target_node` is the node of its release. `pending_constraints` are its node constraints
+    after the release, until an observation shows the release. `is_backing_off` excludes it from the
+    order during a backoff. `postponements` counts how often its evaluation took too long, and
+    `is_postponed` marks a backoff for that reason. `eviction_reason` is the reason of its eviction.
+    `reclaim_protection` are the tenants that may not reclaim it, and until when.
     """
 
     pod: Pod
@@ -151,12 +151,12 @@ class PodRecord:
         )
 
     def update_constraints(self, pod: Pod) -> None:
-        """Apply changed node constraints of an observation. They replace `ordered`."""
+        """Apply changed node constraints of an observation. They replace `pending_constraints`."""
         terms = node_constraints_of(pod)
         if (terms, pod.node_names) != (node_constraints_of(self.pod), self.pod.node_names):
             self.pending_constraints = None
             if self.allocation is not None:
-                self.allocation.terms, self.allocation.node_names = terms, pod.node_names
+                self.allocation.node_constraints, self.allocation.node_names = terms, pod.node_names
 
     @property
     def node(self) -> NodeName | None:
@@ -171,24 +171,26 @@ class Gang:
     `size` is the largest number of pods; 0 means that the object with the size is unknown.
     `min_count` of them are released together, as its minimum. In an elastic gang, `min_count` is
     below `size`, and each further pod is released alone. `source` is the object that the pods name.
-    `asks`: the size comes from it. It may also give `required_successes`, the number of pods that
-    must succeed, `succeeded_count`, the number that did, `waiting_since`, the time since which the
-    gang waits, `group_tree`, the pod groups that the minimum must complete, and
+    `size_from_group`: the size comes from it. It may also give `required_successes`, the number of
+    pods that must succeed, `succeeded_count`, the number that did, `waiting_since`, the time since
+    which the gang waits, `group_tree`, the pod groups that the minimum must complete, and
     `preemption_policy`, the preemption policy of the pod group. `newest_statement` is the newest
-    pod that stated the numbers. `done` are the succeeded pods that still exist, each with the
-    owners of all pods that the gang had then.
+    pod that stated the numbers. `succeeded_pods` are the succeeded pods that still exist, each with
+    the owners of all pods that the gang had then.
 
     `queue_key`, `leaf` and `equivalence_class` are set while the held pods `pods_to_release` wait
     as one workload.
-    `half`: the other pods of the gang were released, and `pods_to_release` is the rest.
-    `extra_pods` are the held pods that wait alone, each as its own workload. `releases_singly`:
-    they do, because the minimum was released. `extra_pods_layout` are then the pools and the layout
-    that they follow.
+    `is_partially_released`: the other pods of the gang were released, and `pods_to_release` is the
+    rest. `extra_pods` are the held pods that wait alone, each as its own workload.
+    `releases_singly`: they do, because the minimum was released. `extra_pods_layout` are then the
+    pools and the layout that they follow.
 
-    `ending` are the terminating pods, `past` the released ones, `runs` the running ones. `floor` is
-    the smallest `min_count` since the first release, so a raised minimum evicts no pod.
-    `has_started`: the minimum ran at the same time. `found`: a released pod existed when the gang
-    was first observed. `GangReadiness` sets `lacks`, `lost` and `leaving`.
+    `terminating` are the terminating pods, `released` the released ones, `running` the running
+    ones. `min_count_since_release` is the smallest `min_count` since the first release, so a raised
+    minimum evicts no pod.
+    `has_started`: the minimum ran at the same time. `had_released_pods`: a released pod existed
+    when the gang was first observed. `GangReadiness` sets `incomplete_since`, `has_lost_pod` and
+    `eviction_reason`.
     """
 
     key: GangKey
@@ -209,7 +211,7 @@ class Gang:
     succeeded_pods: dict[Uid, frozenset[str]] = field(default_factory=dict)
     min_count_since_release: int | None = None
     has_started: bool = False
-    was_running: bool = False
+    had_released_pods: bool = False
     queue_key: QueueKey | None = None
     leaf: UserNode | None = None
     equivalence_class: EquivalenceClass | None = None
@@ -220,7 +222,7 @@ class Gang:
     is_partially_released: bool = False
     incomplete_since: Millis | None = None
     has_lost_pod: bool = False
-    leaving_because: str = ""
+    eviction_reason: str = ""
 
     @property
     def is_elastic(self) -> bool:

@@ -71,23 +71,23 @@ class PodRegistry:
         self.held_unmanaged: dict[Uid, PodRecord] = {}
         """Held pods that request no managed resource, as their claims show."""
         self.pending_by_tenant: Counter[TenantName] = Counter()
-        self.waiting_by_user: dict[UserNode, dict[Uid, PodRecord]] = {}
+        self.pending_by_user: dict[UserNode, dict[Uid, PodRecord]] = {}
         """Pods that are held or being released, by user. `pending_by_tenant` counts these pods."""
-        self.running_by_user: dict[UserNode, dict[Uid, PodRecord]] = {}
+        self.charged_by_user: dict[UserNode, dict[Uid, PodRecord]] = {}
         self.changed_pods: dict[Uid, PodRecord] = {}
         self.usage = usage
         self._tenancy = tenancy
         self._pools = pools
-        self._claimants = claimants
+        self._claim_charges = claimants
         self._fit = fit
-        self._shapes = EquivalenceTable()
-        self.gangs = Gangs(usage, self._shapes)
+        self._equivalence_table = EquivalenceTable()
+        self.gangs = Gangs(usage, self._equivalence_table)
         self.budgets = BudgetRegistry()
         self.binding = BindingProgress()
         self.tenant_gaps = TenantGaps(tenancy)
-        self.banned: frozenset[BackoffKey] = frozenset()
+        self.banned_backoff_keys: frozenset[BackoffKey] = frozenset()
         """Backoff keys of pods that are excluded from the order."""
-        self._changed: list[PodRecord] = []
+        self._changed_waits: list[PodRecord] = []
         self._pinned: dict[NodeName, dict[Uid, PodRecord]] = {}
         """Pods whose pool depends on a node: the node is their only choice, or they run on it."""
         self._names: dict[tuple[str, str], Uid] = {}
@@ -134,14 +134,14 @@ class PodRegistry:
             tracked.released_at = self._start_of(pod)
             if tracked.released_at is not None and tracked.release_id > NEVER_SERVED:
                 tracked.counted_since = tracked.released_at
-        tracked.pod = self._with_charges(tracked, pod, life)
+        tracked.pod = self._update_charges(tracked, pod, life)
         self._names[pod.namespace, pod.name] = pod.uid
         self._account(tracked)
         return tracked
 
     def update_pod(self, tracked: PodRecord, pod: Pod, life: PodState) -> None:
         """Update a known pod after an observation or a change of its state."""
-        pod = self._with_charges(tracked, pod, life)
+        pod = self._update_charges(tracked, pod, life)
         if tracked.pod == pod and tracked.state is life:
             return
         stays = (
@@ -170,14 +170,14 @@ class PodRegistry:
             self.binding.observe_pod(tracked)
         self.gangs.observe_pod(tracked)
 
-    def release(
+    def mark_releasing(
         self, tracked: PodRecord, at: NodeName | None, terms: NodeConstraints | None = None
     ) -> None:
         """Charge a held pod to the pool of its intent, on node `at`, with constraints `terms`."""
         self._unaccount(tracked)
         tracked.target_node, tracked.pending_constraints = at, terms
         tracked.state, tracked.released_at = PodState.RELEASING, self.usage.now
-        tracked.pod = self._with_charges(tracked, tracked.pod, tracked.state)
+        tracked.pod = self._update_charges(tracked, tracked.pod, tracked.state)
         self._account(tracked, at)
         self.gangs.observe_pod(tracked)
 
@@ -198,7 +198,7 @@ class PodRegistry:
         learned = False
         for tracked in workload.pods_to_release:
             found = self.usage.existing_anti_affinity.rules_excluding(tracked.pod, mates.values())
-            found += self._fit.rules(self._claimants.device_needs(tracked.pod))
+            found += self._fit.rules(self._claim_charges.device_needs(tracked.pod))
             if tracked.leaf is not None:
                 found += self.usage.closed_node_rules(tracked.leaf.tenant)
             if tracked.pod.excluded_by != found:
@@ -206,9 +206,9 @@ class PodRegistry:
                 learned = True
         return learned
 
-    def compute_charges(self) -> None:
+    def update_stale_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""
-        while stale := self._claimants.drain_stale_pods():
+        while stale := self._claim_charges.drain_stale_pods():
             for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
                 self.update_pod(tracked, tracked.pod, tracked.state)
         for uid in self.budgets.drain_stale_pods(self.usage.now):
@@ -221,13 +221,13 @@ class PodRegistry:
 
     def describe_devices(self, pod: Pod) -> str:
         """Return which devices match the claims of a pod, as a clause."""
-        return self._fit.describe_devices(self._claimants.device_needs(pod))
+        return self._fit.describe_devices(self._claim_charges.device_needs(pod))
 
     def claims_to_grant(self, pod: Pod) -> tuple[GrantedClaim, ...]:
         """Return the claims that a release of this pod is for. Empty in mode Observe."""
         if not pod.claims or self.usage.policy.mode is not Mode.ENFORCE:
             return ()
-        return self._claimants.current_grants(pod)
+        return self._claim_charges.current_grants(pod)
 
     def set_backing_off(self, tracked: PodRecord, rests: bool) -> None:
         """Exclude a held pod from the order during a backoff, or include it again."""
@@ -244,7 +244,7 @@ class PodRegistry:
 
     def set_banned(self, kinds: frozenset[BackoffKey]) -> None:
         """Exclude exactly the held pods with these backoff keys from the order."""
-        changed, self.banned = kinds ^ self.banned, kinds
+        changed, self.banned_backoff_keys = kinds ^ self.banned_backoff_keys, kinds
         if not changed:
             return
         for tracked in self.pods.values():
@@ -263,7 +263,7 @@ class PodRegistry:
             until = Millis(tracked.released_at + least)
         self._unaccount(tracked, until)
         self.gangs.remove_member(tracked)
-        self._claimants.forget_pod(tracked.pod.uid)
+        self._claim_charges.forget_pod(tracked.pod.uid)
         self.budgets.forget_pod(tracked.pod)
         self.usage.existing_anti_affinity.drop_pod(tracked.pod.uid)
         self.binding.forget_pod(tracked.pod.uid)
@@ -336,11 +336,11 @@ class PodRegistry:
                 self._account_again(tracked)
         regrouped = self.gangs.settle()
         self.changed_pods.update((member.pod.uid, member) for member in regrouped)
-        self._changed += regrouped
+        self._changed_waits += regrouped
 
     def drain_changed_waits(self) -> list[PodRecord]:
         """Return, once, the held pods with a changed wait reason."""
-        changed, self._changed = self._changed, []
+        changed, self._changed_waits = self._changed_waits, []
         held = [t for t in changed if self.pods.get(t.pod.uid) is t and t.state is PodState.HELD]
         news = [t for t in held if t.announced_wait is not t.wait_reason]
         for tracked in news:
@@ -352,11 +352,11 @@ class PodRegistry:
         nodes = {t.pod.uid: t.node for t in self.pods.values() if t.allocation is not None}
         self.usage.rebuild_tree(scale)
         self.pending_by_tenant.clear()
-        self.waiting_by_user.clear()
-        self.running_by_user.clear()
-        self._shapes.clear()
+        self.pending_by_user.clear()
+        self.charged_by_user.clear()
+        self._equivalence_table.clear()
         self._pools.drop_cached_answers()
-        self.gangs.clear()
+        self.gangs.reset_for_new_tree()
         self._pinned.clear()
         self.held_unmanaged.clear()
         self._needs_recount = False
@@ -423,7 +423,7 @@ class PodRegistry:
             spacings=distance_rules_of(pod, marked=True),
             leaving=pod.terminating,
         )
-        self.running_by_user.setdefault(leaf, {})[pod.uid] = tracked
+        self.charged_by_user.setdefault(leaf, {})[pod.uid] = tracked
 
     def _start_of(self, pod: Pod) -> Millis | None:
         """Return when its node started a pod: not before its creation, and not in the future."""
@@ -431,7 +431,7 @@ class PodRegistry:
             return None
         return min(max(pod.started_at, pod.created_at), self.usage.now)
 
-    def _with_charges(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
+    def _update_charges(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
         """Return the pod with its charged requests and the budget that forbids its eviction."""
         self.budgets.observe_pod(pod)
         keeper = self.budgets.budget_reason(pod) if life is PodState.HELD else ""
@@ -445,7 +445,7 @@ class PodRegistry:
             if intent is not None:
                 served = (intent.epoch, intent.sequence)
             use = ClaimUse(served, (intent.pool if intent else pod.pool) or None)
-        pod = self._claimants.charge_pod(pod, use)
+        pod = self._claim_charges.charge_pod(pod, use)
         if use is not None and not pod.needs_managed and pod.node is not None:
             self._pools.put_unmanaged(UnmanagedPod(pod.uid, pod.node, pod.demand))
         else:
@@ -466,22 +466,22 @@ class PodRegistry:
             tracked.equivalence_class = None
         if tracked.allocation is not None:
             self.usage.end_usage(leaf, tracked.allocation, charged_until=charged_until)
-            running = self.running_by_user[leaf]
+            running = self.charged_by_user[leaf]
             del running[tracked.pod.uid]
             if not running:
-                del self.running_by_user[leaf]
+                del self.charged_by_user[leaf]
             tracked.pool = tracked.allocation = None
 
     def _count_pending(self, tracked: PodRecord, leaf: UserNode, sign: int) -> None:
         """Count a pod as not released. Sign -1 ends that."""
         self.pending_by_tenant[leaf.tenant] += sign
         if sign > 0:
-            self.waiting_by_user.setdefault(leaf, {})[tracked.pod.uid] = tracked
+            self.pending_by_user.setdefault(leaf, {})[tracked.pod.uid] = tracked
             return
-        waiting = self.waiting_by_user[leaf]
+        waiting = self.pending_by_user[leaf]
         del waiting[tracked.pod.uid]
         if not waiting:
-            del self.waiting_by_user[leaf]
+            del self.pending_by_user[leaf]
 
     def _unpin(self, pod: Pod) -> None:
         for name in self._pinned.keys() & {*(pod.node_names or ()), pod.node}:
@@ -496,7 +496,7 @@ class PodRegistry:
         for name in pod.node_names or ():
             self._pinned.setdefault(name, {})[pod.uid] = tracked
         pools = self._pools.eligible_pools(pod, tenant)
-        shape = self._shapes.class_of([pod], pools)
+        shape = self._equivalence_table.class_of([pod], pools)
         if tracked.announced_wait is None and pools:
             self._pools.pod_mix.count_workload(shape.request_counts, pools)
         if pod.too_large:
@@ -517,7 +517,7 @@ class PodRegistry:
             tracked.wait_reason = Wait.NO_POOL
         elif tracked.is_backing_off:
             tracked.wait_reason = Wait.POSTPONED if tracked.is_postponed else Wait.REFUSED
-        elif self.banned and backoff_key_of(leaf, pod) in self.banned:
+        elif self.banned_backoff_keys and backoff_key_of(leaf, pod) in self.banned_backoff_keys:
             tracked.wait_reason = Wait.NO_NODE
         elif tracked.gang is not None:
             tracked.wait_reason = Wait.GANG_INCOMPLETE
@@ -529,4 +529,4 @@ class PodRegistry:
         if tracked.announced_wait is None:
             tracked.announced_wait = tracked.wait_reason
         elif tracked.announced_wait is not tracked.wait_reason:
-            self._changed.append(tracked)
+            self._changed_waits.append(tracked)

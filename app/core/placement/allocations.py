@@ -49,8 +49,9 @@ NO_RESERVATION = ReservedCapacity({})
 class Allocation:
     """The allocation of one released pod: a pool, and a node if one is known.
 
-    `only`, `terms` and `distance_rules`: the nodes it may be on. `ends`: its declared end, if any.
-    `leaving`: the pod is terminating.
+    `node_names`, `node_constraints` and `distance_rules`: the nodes it may be on. `declared_end`:
+    its declared end, if any.
+    `terminating`: the pod is terminating.
     """
 
     pool: PoolName
@@ -59,7 +60,7 @@ class Allocation:
     bound: bool
     declared_end: Millis | None
     node_names: NodeSet = None
-    terms: NodeConstraints = ANYWHERE
+    node_constraints: NodeConstraints = ANYWHERE
     distance_rules: tuple[PodDistanceRule, ...] = ()
     terminating: bool = False
     node_allocation: NodeAllocation | None = None
@@ -146,7 +147,7 @@ class Allocations:
         known = self._pools.node_filter.node(node)
         if known is None or not known.ready or self._pools.pool_of_node(node) != allocation.pool:
             return True
-        return not self._pools.node_filter.tolerates_taints(allocation.terms, node)
+        return not self._pools.node_filter.tolerates_taints(allocation.node_constraints, node)
 
     def has_node(self, node: NodeName) -> bool:
         """Return whether a node of this name exists, ready or not."""
@@ -159,7 +160,7 @@ class Allocations:
             if allocation.bound or _has_fixed_node(allocation):
                 continue
             if allocation.pool != home or not self._pools.node_filter.is_node_allowed(
-                allocation.terms, node
+                allocation.node_constraints, node
             ):
                 self._reassign(allocation)
         if home is not None:
@@ -194,11 +195,11 @@ class Allocations:
         if floor is None:
             return None
         pin = self._pools.node_filter.allowed_nodes(
-            allocation.terms, allocation.node_names, allocation.pool
+            allocation.node_constraints, allocation.node_names, allocation.pool
         )
         if allocation.distance_rules:
             pin = self.pod_peers.allowed_nodes(
-                allocation.distance_rules, allocation.terms, allocation.pool, pin
+                allocation.distance_rules, allocation.node_constraints, allocation.pool, pin
             )
         plan = floor.find_assignment(((allocation.demand, 1),), pins=() if pin is None else (pin,))
         if plan is not None:
@@ -415,7 +416,7 @@ class Allocations:
         used = self.used.get(pool, {})
         return {r: v - used.get(r, 0) for r, v in self._pools.capacity(pool).items()}
 
-    def waiting_for_nodes(self, pool: PoolName) -> int:
+    def count_waiting_for_nodes(self, pool: PoolName) -> int:
         """Return how many released pods wait for a node of a pool that may grow."""
         return (
             len(self._unassigned_allocations.get(pool, ()))
@@ -423,7 +424,7 @@ class Allocations:
             else 0
         )
 
-    def assign_waiting(self) -> None:
+    def assign_pods_to_new_nodes(self) -> None:
         """Assign pods that wait for new nodes to nodes with new capacity. Cheap without any."""
         for pool, drifters in self._unassigned_allocations.items():
             floor = self._pools.nodes_by_pool.get(pool)
@@ -442,7 +443,7 @@ class Allocations:
             for allocation in list(drifters):
                 alike = (
                     id(allocation.demand),
-                    allocation.terms,
+                    allocation.node_constraints,
                     allocation.node_names,
                     allocation.distance_rules,
                 )
@@ -466,7 +467,7 @@ class Allocations:
         admits = self._pools.node_filter.is_node_allowed
         return any(
             all(value <= free.get(r, 0) for r, value in allocation.demand.items() if value > 0)
-            and admits(allocation.terms, name)
+            and admits(allocation.node_constraints, name)
             for name, free in grown.items()
         )
 
@@ -499,7 +500,7 @@ class Allocations:
             return self._find_with_rules(floor, shape, pool, pins, withheld)
         plan = floor.find_assignment(shape.request_counts, rooms, pins, shape.layout)
         wary = self._pools.autoscaling_backoff.is_limited_to_one(pool)
-        if plan is None and most and not (wary and self.waiting_for_nodes(pool)):
+        if plan is None and most and not (wary and self.count_waiting_for_nodes(pool)):
             return self.autoscaling_capacity.find_assignment(shape, pool, used, adrift, rooms, pins)
         return plan
 

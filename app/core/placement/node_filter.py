@@ -282,7 +282,7 @@ class NodeFilter:
 
 def node_constraints_of(pod: Pod) -> NodeConstraints:
     """Return the node constraints of a pod, without node names in its affinity."""
-    terms = pod.terms
+    terms = pod.node_constraints
     if terms is None:
         terms = ANYWHERE
         borne = relevant_tolerations(pod.tolerations)
@@ -291,7 +291,9 @@ def node_constraints_of(pod: Pod) -> NodeConstraints:
             object.__setattr__(
                 pod, "affinity", terms.affinity
             )  # an equal value that all pods share
-        object.__setattr__(pod, "terms", terms)  # cached: this is called often for each pod
+        object.__setattr__(
+            pod, "node_constraints", terms
+        )  # cached: this is called often for each pod
     return terms
 
 

@@ -98,7 +98,7 @@ class BlockedEvictions:
         for informed in self._reported.values():
             informed -= {key for key in informed if key[1] == order.tenant}
 
-    def record_pod_gone(self, uid: Uid) -> None:
+    def forget_pod(self, uid: Uid) -> None:
         """Remove a finished or deleted pod."""
         self._refusals.pop(uid, None)
         self._reported.pop(uid, None)

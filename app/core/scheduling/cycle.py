@@ -93,7 +93,7 @@ class SchedulingCycle:
         self._refusals = refusals
         self._max_in_flight = options.max_in_flight
         self._evicts = options.evicts
-        self._paced = options.follows_binding_rate
+        self._follows_binding_rate = options.follows_binding_rate
         self._sequence = 0
         self._next_cycle_at: Millis | None = None
 
@@ -111,52 +111,56 @@ class SchedulingCycle:
     def run_cycle(self, epoch: int) -> list[Effect]:
         """Release every workload that fits, in fair order."""
         effects = self._release_unmanaged(epoch)
-        self.selector.start_cycle()
+        self.selector.reset_evaluations()
         self._reclaimer.retry_at = self._next_cycle_at = None
         self._without_victims.clear()
         effects += self.evictions.notices.due_actions()
-        self._check_anti_affinity(list(self._registry.gangs.partially_released))
+        self._update_exclusions(list(self._registry.gangs.partially_released))
         while (
             len(self.in_flight) < self._max_in_flight
             and self.selector.evaluations < MAX_EVALUATIONS
         ):
             self._on_evaluate(None)
-            leaf = self.selector.next_user()
+            leaf = self.selector.update_and_get_next_user()
             choice = self._complete_partial_gang()
             if choice is None and leaf is not None:
                 choice = self.selector.select_head(leaf)
             backfilled = choice is None
             if choice is None:
                 heads = self.selector.find_blocked_heads()
-                if self._check_anti_affinity(
+                if self._update_exclusions(
                     [leaf.head[0].uid for leaf in heads if leaf.head is not None]
                 ):
                     continue
                 for waiting in heads:
                     effects += self._reclaim(waiting)
                 backfill = self._registry.usage.policy.backfill
-                choice = self.selector.backfill() if backfill else self.selector.exclusive_owner()
+                choice = (
+                    self.selector.select_backfill()
+                    if backfill
+                    else self.selector.select_reservation_owner()
+                )
             if choice is None:
                 break
-            if self._paced and not self.release_window.admit(choice):
+            if self._follows_binding_rate and not self.release_window.admit(choice):
                 continue
-            if self._check_anti_affinity([choice.queue_key.uid]):
+            if self._update_exclusions([choice.queue_key.uid]):
                 continue
             effects += self._release(choice, backfilled, epoch)
             self._on_evaluate(None)
-            self._registry.compute_charges()
+            self._registry.update_stale_charges()
         else:
             if self.selector.evaluations >= MAX_EVALUATIONS:
                 self._next_cycle_at = Millis(self._registry.usage.now + 1)
         self._on_evaluate(None)
-        self.selector.start_cycle()
+        self.selector.reset_evaluations()
         self._drop_unusable_reservations()
         self.evictions.add(effects)
         self.evictions.cancel_unneeded()
         effects += self.evictions.notices.drain_effects()
         usage = self._registry.usage
         after = usage.policy.reserve_after
-        self.reservations.promote_overdue(usage.now, after, self.selector.has_lowest_usage)
+        self.reservations.promote_overdue(usage.now, after, self.selector.borrows_least)
         return effects
 
     def due(self) -> Millis | None:
@@ -204,7 +208,7 @@ class SchedulingCycle:
             choice = self.selector.select_if_fits(gang.leaf, gang.queue_key, gang.equivalence_class)
             if choice is not None:
                 return choice
-            allowed = self.selector.allowed_pools(gang.leaf, gang.equivalence_class)
+            allowed = self.selector.pools_within_limits(gang.leaf, gang.equivalence_class)
             mates: dict[NodeName, dict[Resource, int]] = {}
             for mate in gang.members:
                 if mate.allocation is not None and mate.allocation.node is not None:
@@ -223,7 +227,7 @@ class SchedulingCycle:
             self._drift.measure(tree, choice, self.selector.could_start)
         decision = self._build_decision(choice, backfilled, half)
         waiting = list(workload.pods_to_release)
-        paid = self.reservations.reclaim_reservation(uid)
+        paid = self.reservations.exclusive_reservation_of(uid)
         if paid is not None:
             for tracked in waiting:
                 tracked.reclaim_protection = (
@@ -231,7 +235,7 @@ class SchedulingCycle:
                     Millis(self._registry.usage.now + COOLDOWN_MS),
                 )
         by_uid = {t.pod.uid: t for t in waiting}
-        pods = sort_by_part([t.pod for t in waiting], choice.shape)
+        pods = sort_by_part([t.pod for t in waiting], choice.equivalence_class)
         # The pod that is charged for a claim goes first, so that the charge does not move to a pod
         # that shares it. A pod with a node goes before a pod that waits for a node: the second one
         # could otherwise be expected on that node.
@@ -249,7 +253,7 @@ class SchedulingCycle:
                 avoided = self._reserved_hosts_that_fit(pod, choice.pool, kept) + self._host_names(
                     refusing
                 )
-            way = self._node_binding(pod, choice.shape, node, avoided)
+            way = self._node_binding(pod, choice.equivalence_class, node, avoided)
             one = by_uid[pod.uid]
             effects.append(
                 self._release_one(one, choice.pool, node, epoch, decision, len(pairs), way)
@@ -301,7 +305,9 @@ class SchedulingCycle:
         )
         selector = {**self._pools.pools[pool].selector, **way.domain_selector} if pool else {}
         selector = {k: v for k, v in selector.items() if k not in pod.selector}
-        self._registry.release(tracked, node, constraints_with_hint(pod, selector, way.node_hint))
+        self._registry.mark_releasing(
+            tracked, node, constraints_with_hint(pod, selector, way.node_hint)
+        )
         self.in_flight.add(pod.uid)
         tolerations = self._pools.pools[pool].tolerations if pool else ()
         labels = release_labels(leaf.tenant, pod.user, pool)
@@ -366,7 +372,7 @@ class SchedulingCycle:
         whose = (usage.now, *leaf.account, choice.pool)
         return Decision(*whose, backfilled, tuple(reversed(levels)), half)
 
-    def _check_anti_affinity(self, uids: Sequence[Uid]) -> bool:
+    def _update_exclusions(self, uids: Sequence[Uid]) -> bool:
         """Compare workloads with the anti-affinity of existing pods, before any action for them.
 
         Return whether this changes which nodes fit. The caller must then evaluate everything again.
@@ -387,14 +393,16 @@ class SchedulingCycle:
         queue_key, shape, _ = leaf.head
         self._on_evaluate(queue_key.uid)
         workload = self._registry.find_workload(queue_key.uid)
-        if workload is None or self.reservations.is_paid_by_reclaim(queue_key.uid):
+        if workload is None or self.reservations.has_exclusive_reservation(queue_key.uid):
             return []
         if any(t.release_refusals for t in workload.pods_to_release):
             return []  # its release was refused before: an eviction for it may be useless
         self._reclaimer.on_cooldown.clear()
         for pool in shape.pools:
             is_open = self._registry.usage.tree.is_open(leaf, shape, pool)
-            if not is_open or (self._paced and not self.release_window.may_reclaim(pool)):
+            if not is_open or (
+                self._follows_binding_rate and not self.release_window.may_reclaim(pool)
+            ):
                 continue  # no pod is evicted for a workload that the scheduler would not bind
             if (
                 pool not in self.reservations.exclusive
@@ -468,7 +476,7 @@ class SchedulingCycle:
         for pool, reservation in list(self.reservations.exclusive.items()):
             if reservation.completes_gang:
                 continue
-            account, shape = reservation.leaf.account, reservation.shape
+            account, shape = reservation.leaf.account, reservation.equivalence_class
             if not reservation.victims and not self._placement.find_assignment_for(
                 account, shape, pool
             ):

@@ -82,7 +82,7 @@ class EvictionNotices:
         elif self._noticed.pop(uid, None) is not None:
             self._withdrawn.pop(uid, None)
 
-    def record_pod_gone(self, uid: Uid) -> None:
+    def forget_pod(self, uid: Uid) -> None:
         """Remove a finished or deleted pod."""
         self._noticed.pop(uid, None)
         self._withdrawn.pop(uid, None)

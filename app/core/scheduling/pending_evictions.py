@@ -131,8 +131,8 @@ class PendingEvictions:
         reservation = self._reservations.reservation_of_victim(uid)
         if reservation is not None:
             reservation.victims.discard(uid)
-        self.blocked.record_pod_gone(uid)
-        self.notices.record_pod_gone(uid)
+        self.blocked.forget_pod(uid)
+        self.notices.forget_pod(uid)
         if order is None or not tracked.eviction_reason:
             return []
         self._commit_reclaim(order)
@@ -157,7 +157,7 @@ class PendingEvictions:
                 self._cancel(uid)
 
     def due(self) -> Millis | None:
-        """Return the next time at which `review` has work without a new event."""
+        """Return the next time at which `cancel_unneeded` has work without a new event."""
         since = [r.active_since for r in self._reservations.exclusive.values() if r.victims]
         stuck = Millis(min(since) + STUCK_MS) if since else None
         return min((at for at in (stuck, self.notices.due()) if at is not None), default=None)

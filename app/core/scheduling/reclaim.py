@@ -42,7 +42,8 @@ class _ReclaimContext:
 
 
 class Reclaimer:
-    """Searches victims: see `judge`. `retry_at` is when a rejected victim may become eligible.
+    """Searches victims: see `find_victims`. `retry_at` is when a rejected victim may become
+    eligible.
 
     `on_cooldown` contains the reclaims on cooldown, each with the protected tenant and the end of
     the cooldown. The caller empties it before a new workload.
@@ -310,7 +311,7 @@ class Reclaimer:
     def _spare_unneeded(self, case: _ReclaimContext) -> None:
         """Spare victims that turned out to be unneeded, the last taken first."""
         for victim in reversed(case.victims[:]):
-            if victim.is_surplus and self._loses_minimum(case, victim):
+            if victim.is_extra_pod and self._loses_minimum(case, victim):
                 continue
             self._untake(case, victim)
             if not (self._fits(case) and self._are_victims_permitted(case, victim)):
@@ -318,7 +319,7 @@ class Reclaimer:
 
     def _loses_minimum(self, case: _ReclaimContext, victim: Victim) -> bool:
         """Return whether the minimum is taken from the gang of a further pod."""
-        return any(each.gang == victim.gang and not each.is_surplus for each in case.victims)
+        return any(each.gang == victim.gang and not each.is_extra_pod for each in case.victims)
 
     def _are_victims_permitted(self, case: _ReclaimContext, back: Victim | None = None) -> bool:
         """Check every victim again, as if it were the last one taken.
@@ -358,7 +359,7 @@ class Reclaimer:
         if (
             plan is not None
             and not plan.has_future_nodes
-            and self._placement.waiting_for_nodes(case.pool)
+            and self._placement.count_waiting_for_nodes(case.pool)
         ):
             return None  # freed capacity goes to released pods that wait in the scheduler
         return plan
@@ -403,7 +404,7 @@ class Reclaimer:
     ) -> list[Victim]:
         """Return the released workloads of a user that could be evicted for a case, in order."""
         found: dict[object, Victim] = {}
-        for tracked in self._registry.running_by_user.get(leaf, {}).values():
+        for tracked in self._registry.charged_by_user.get(leaf, {}).values():
             if (
                 tracked.allocation is None
                 or tracked.allocation.pool != case.pool
@@ -433,13 +434,13 @@ class Reclaimer:
         left = [t for t in gang.members if t.allocation is not None and self._needs_eviction(t)]
         left.sort(key=lambda t: (t.release_id, t.pod.uid))
         for tracked in left[max(gang.min_count, gang.required) :]:
-            yield replace(self._make_victim(leaf, (tracked,), cause), is_surplus=True)
+            yield replace(self._make_victim(leaf, (tracked,), cause), is_extra_pod=True)
 
     def _without_taken(self, case: _ReclaimContext, victim: Victim) -> Victim:
         """Return the rest of an elastic gang, if some of its further pods are taken already."""
         if len(victim.pods) == 1:
             return victim
-        taken = {t.pod.uid for each in case.victims if each.is_surplus for t in each.pods}
+        taken = {t.pod.uid for each in case.victims if each.is_extra_pod for t in each.pods}
         left = tuple(t for t in victim.pods if t.pod.uid not in taken)
         if len(left) == len(victim.pods):
             return victim

@@ -46,11 +46,11 @@ class ReleaseWindow:
         closures.pools.update(self._reopen_at_silent)
         known, closures.excluded_users = closures.excluded_users, self._find_excluded_users()
         if closures.pools != before or closures.excluded_users.keys() != known.keys():
-            self._registry.usage.tree.recompute_order()
+            self._registry.usage.tree.mark_order_stale()
         else:
             for pool, kept_out in closures.excluded_users.items():
                 for tenant, user in kept_out ^ known[pool]:
-                    self._registry.usage.tree.recompute_user_order(tenant, user)
+                    self._registry.usage.tree.mark_user_order_stale(tenant, user)
         unowned = {who for who in binding.unowned if self._remaining_unowned(who) <= 0}
         self._close_users(closures.users_closed_for_unowned, unowned)
         apart = {
@@ -65,7 +65,7 @@ class ReleaseWindow:
 
         A workload larger than its window is released as soon as the window is empty.
         """
-        leaf, shape, pool = choice.leaf, choice.shape, choice.pool
+        leaf, shape, pool = choice.leaf, choice.equivalence_class, choice.pool
         pods = sum(count for _, count in shape.request_counts)
         binding, closures = self._registry.binding, self._registry.usage.closed_pools
         if not shape.is_owned and self._remaining_unowned(leaf.account) <= 0:
@@ -93,13 +93,13 @@ class ReleaseWindow:
             return True
         if is_closed:
             closures.excluded_users[pool].add(leaf.account)
-            self._registry.usage.tree.recompute_user_order(*leaf.account)
+            self._registry.usage.tree.mark_user_order_stale(*leaf.account)
             return False
         # The pool opens again late, because every change examines all waiting workloads.
         self._reopen_at_silent[pool] = max(0, min(window * 3 // 4, window - pods))
         closures.pools.add(pool)
         closures.excluded_users = self._find_excluded_users()
-        self._registry.usage.tree.recompute_order()
+        self._registry.usage.tree.mark_order_stale()
         return False
 
     def may_reclaim(self, pool: PoolName) -> bool:
@@ -184,4 +184,4 @@ class ReleaseWindow:
         changed = closed ^ now
         closed.symmetric_difference_update(changed)
         for tenant, user in changed:
-            self._registry.usage.tree.recompute_user_order(tenant, user)
+            self._registry.usage.tree.mark_user_order_stale(tenant, user)

@@ -48,14 +48,14 @@ MAX_CACHED_TOTALS = 64
 class Reservation:
     """Reserved capacity on nodes for one workload.
 
-    `strict`: it is exclusive, because pods of others were evicted for it, or because it
+    `is_exclusive`: it is exclusive, because pods of others were evicted for it, or because it
     `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
     for it, of the tenants `losing_tenants`. `active_since` is when it became active.
     """
 
     owner: QueueKey
     leaf: UserNode
-    shape: EquivalenceClass
+    equivalence_class: EquivalenceClass
     pool: PoolName
     capacity_by_node: dict[NodeName, Amounts]
     pools_version: tuple[int, int]
@@ -129,7 +129,12 @@ class Reservations:
         known = plan is not None and (plan.pools_version, plan.pool) == (seen, pool)
         if plan is not None and FUTURE_NODE in plan.capacity_by_node and not grows:
             known = False
-        if plan is None or not known or plan.leaf is not leaf or plan.shape is not shape:
+        if (
+            plan is None
+            or not known
+            or plan.leaf is not leaf
+            or plan.equivalence_class is not shape
+        ):
             if self._could_hold_cache.get(shape, {}).get((pool, grows)) == (seen, False):
                 return False
             paid = self.exclusive.get(pool)
@@ -165,7 +170,12 @@ class Reservations:
             if known is not None and (not known.completes_gang or known.owner.uid != owner.uid):
                 continue
             doubtful = known is not None and FUTURE_NODE in known.capacity_by_node and not grows
-            if known is None or doubtful or known.pools_version != seen or known.shape is not shape:
+            if (
+                known is None
+                or doubtful
+                or known.pools_version != seen
+                or known.equivalence_class is not shape
+            ):
                 rooms = self._choose_soonest_nodes(shape, pool, grows, mates)
                 if rooms is None:
                     self.exclusive.pop(pool, None)
@@ -194,7 +204,7 @@ class Reservations:
                 self.overdue.pop(pool, None)
         self._last_active = dict(self.active)
 
-    def demote(self) -> None:
+    def refresh_overdue(self) -> None:
         """Drop overdue reservations that are no longer active, and follow those on other nodes."""
         for pool, reservation in list(self.overdue.items()):
             standing = self.active.get(pool)
@@ -226,11 +236,11 @@ class Reservations:
             self._could_hold_cache.setdefault(shape, {})[pool, grows] = known
         return known[1]
 
-    def is_paid_by_reclaim(self, uid: Uid) -> bool:
+    def has_exclusive_reservation(self, uid: Uid) -> bool:
         """Return whether a waiting workload has an exclusive reservation."""
-        return self.reclaim_reservation(uid) is not None
+        return self.exclusive_reservation_of(uid) is not None
 
-    def reclaim_reservation(self, uid: Uid) -> Reservation | None:
+    def exclusive_reservation_of(self, uid: Uid) -> Reservation | None:
         """Return the exclusive reservation of a workload, or None."""
         return next((r for r in self.exclusive.values() if r.owner.uid == uid), None)
 

@@ -66,13 +66,13 @@ class WorkloadSelector:
             }
         self._distrusted_runtimes[leaf.account] = Millis(now + DISTRUST_MS)
 
-    def start_cycle(self) -> None:
+    def reset_evaluations(self) -> None:
         """Start a scheduling cycle."""
         self.evaluations = 0
         shapes = self._tree.root.waiting_by_class
         self._examples = {s: uid for s, uid in self._examples.items() if s in shapes}
 
-    def next_user(self) -> UserNode | None:
+    def update_and_get_next_user(self) -> UserNode | None:
         """Update order and reservations. Return the user of the head that is next, or None."""
         self._tree.update_order()
         self._update_reservations()
@@ -84,7 +84,7 @@ class WorkloadSelector:
             return None
         queue_key, shape, pool = leaf.head
         choice = self._select_workload(leaf, queue_key, shape)
-        if choice is not None and choice.pool != pool and self._has_lower_rank(choice):
+        if choice is not None and choice.pool != pool and self._worsens_position(choice):
             return None
         return choice
 
@@ -94,15 +94,15 @@ class WorkloadSelector:
         """Return a workload if it may start and fits now, wherever it is in the order."""
         return self._select_workload(leaf, queue_key, shape)
 
-    def allowed_pools(self, leaf: UserNode, shape: EquivalenceClass) -> tuple[PoolName, ...]:
+    def pools_within_limits(self, leaf: UserNode, shape: EquivalenceClass) -> tuple[PoolName, ...]:
         """Return the pools in which the limits of its tenants permit a workload."""
         return tuple(pool for pool in shape.pools if self._tree.is_within_limits(leaf, shape, pool))
 
-    def _has_lower_rank(self, choice: Selection) -> bool:
+    def _worsens_position(self, choice: Selection) -> bool:
         """Return whether the pool of a selection gives the workload a later position."""
         return any(
             branch.key is not None
-            and self._tree.rank(branch, choice.shape, choice.pool) > branch.key[:3]
+            and self._tree.rank(branch, choice.equivalence_class, choice.pool) > branch.key[:3]
             for branch in path_to_root(choice.leaf)
         )
 
@@ -170,7 +170,7 @@ class WorkloadSelector:
         beyond = self._placement.autoscaling_capacity
         return self._tree.is_within_limits(leaf, shape, pool) and beyond.could_hold(shape, pool)
 
-    def has_lowest_usage(self, reservation: Reservation) -> bool:
+    def borrows_least(self, reservation: Reservation) -> bool:
         """Return whether no waiting sibling borrows less than the owner, at any level."""
         tree, pool = self._tree, reservation.pool
         for branch in path_to_root(reservation.leaf):
@@ -181,16 +181,18 @@ class WorkloadSelector:
                     return False
         return True
 
-    def exclusive_owner(self) -> Selection | None:
+    def select_reservation_owner(self) -> Selection | None:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
         reservations = self._reservations
         for reservation in (*reservations.exclusive.values(), *reservations.overdue.values()):
-            choice = self._select_workload(reservation.leaf, reservation.owner, reservation.shape)
+            choice = self._select_workload(
+                reservation.leaf, reservation.owner, reservation.equivalence_class
+            )
             if choice is not None:
                 return choice
         return None
 
-    def backfill(self) -> Selection | None:
+    def select_backfill(self) -> Selection | None:
         """Return the first workload in order that fits and is allowed, if any."""
         self._passed_reservations = []
         self._reservation_owners = {
@@ -239,7 +241,7 @@ class WorkloadSelector:
             if found is None:
                 continue
             assert child.key is not None
-            if tree.rank(child, found.shape, found.pool) <= child.key[:3]:
+            if tree.rank(child, found.equivalence_class, found.pool) <= child.key[:3]:
                 return found
             fallback = fallback or found
             self._pass_reservations_below(child)
@@ -276,7 +278,9 @@ class WorkloadSelector:
         """
         reservations = self._reservations
         kinds = (reservations.exclusive, reservations.overdue, reservations.active)
-        owners = {r.owner: r.shape for kind in kinds for r in kind.values() if r.leaf is leaf}
+        owners = {
+            r.owner: r.equivalence_class for kind in kinds for r in kind.values() if r.leaf is leaf
+        }
         if not owners:
             return leaf.queue.class_heads()
         return sorted(
@@ -377,7 +381,7 @@ class WorkloadSelector:
         starts = self._expected_starts[reservation]
         return starts is not None and now + shape.lifetime <= starts
 
-    def _is_still_needed(self, reservation: Reservation) -> bool:
+    def _update_if_still_needed(self, reservation: Reservation) -> bool:
         """Return whether the owner of a reservation still waits for it and may use it."""
         workload = self._registry.find_workload(reservation.owner.uid)
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
@@ -389,7 +393,7 @@ class WorkloadSelector:
         leaf, shape, pool = workload.leaf, workload.equivalence_class, reservation.pool
         if pool not in shape.pools or not self._tree.is_within_limits(leaf, shape, pool):
             return False
-        reservation.leaf, reservation.shape = leaf, shape
+        reservation.leaf, reservation.equivalence_class = leaf, shape
         return True
 
     def _is_runtime_distrusted(self, leaf: UserNode, now: Millis) -> bool:
@@ -397,7 +401,7 @@ class WorkloadSelector:
         if self._distrusted_runtimes.get(leaf.account, 0) > now:
             return True
         self._distrusted_runtimes.pop(leaf.account, None)
-        running = self._registry.running_by_user.get(leaf, {}).values()
+        running = self._registry.charged_by_user.get(leaf, {}).values()
         return any(
             t.allocation is not None and t.allocation.is_past_declared_end(now) for t in running
         )
@@ -407,7 +411,7 @@ class WorkloadSelector:
         self.evaluations += len(self._tree.root.waiting_by_class)
         bound = (*self._reservations.exclusive.values(), *self._reservations.overdue.values())
         owners = [*self._passed_reservations, *bound]
-        owned = {r.shape for r in owners}
+        owned = {r.equivalence_class for r in owners}
         found = {
             shape
             for shape in self._tree.root.waiting_by_class
@@ -448,7 +452,7 @@ class WorkloadSelector:
         if self._last_tree is not tree:
             self._last_tree = tree
             reservations.reset_for_new_tree()
-        reservations.drop_unneeded_exclusive(self._is_still_needed)
+        reservations.drop_unneeded_exclusive(self._update_if_still_needed)
         self._expected_starts.clear()
         overdue = {r.owner.uid: pool for pool, r in reservations.overdue.items()}
         waiting = []
@@ -463,7 +467,7 @@ class WorkloadSelector:
             assert leaf is not None
             assert queue_key is not None
             assert shape is not None
-            if reservations.is_paid_by_reclaim(queue_key.uid):
+            if reservations.has_exclusive_reservation(queue_key.uid):
                 continue
             for pool in (
                 (overdue[queue_key.uid],)
@@ -473,7 +477,7 @@ class WorkloadSelector:
                 free = pool not in reservations.active and tree.is_within_limits(leaf, shape, pool)
                 if free and reservations.reserve(queue_key, leaf, shape, pool):
                     break
-        reservations.demote()
+        reservations.refresh_overdue()
 
 
 def _rank_of(leaf: UserNode) -> list[SiblingKey]:

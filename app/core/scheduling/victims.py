@@ -14,7 +14,8 @@ from app.core.model import Amounts, NodeName, Resource, Uid
 class Victim:
     """A released pod or gang that is evicted whole. `is_broken`: part of the gang is already gone.
 
-    An elastic gang is several victims: each of its further pods (`is_surplus`), and the whole gang.
+    An elastic gang is several victims: each of its further pods (`is_extra_pod`), and the whole
+    gang.
     """
 
     leaf: UserNode
@@ -23,7 +24,7 @@ class Victim:
     is_broken: bool = False
     lost_device_ms: int = 0
     """Device-milliseconds that its eviction loses at most."""
-    is_surplus: bool = False
+    is_extra_pod: bool = False
 
     @property
     def gang(self) -> GangKey | None:
@@ -52,15 +53,15 @@ class Victim:
         quality = min(t.pod.qos_class for t in self.pods)
         last = (-epoch, -sequence, first.pod.uid)
         equal = (first.pod.priority, quality, not self.has_notice, self.lost_device_ms)
-        return (not self.is_broken, not self.is_surplus, *equal, *last)
+        return (not self.is_broken, not self.is_extra_pod, *equal, *last)
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimPlan:
     """The victims for a workload in a pool, and the capacity that it will use per node.
 
-    `terminating` are pods that are already terminating there. `compared` has the comparison of each
-    victim with the workload. Both shares are the same for own pods of lower priority.
+    `terminating` are pods that are already terminating there. `weighted_shares` has the comparison
+    of each victim with the workload. Both shares are the same for own pods of lower priority.
     """
 
     victims: tuple[Victim, ...]

@@ -314,7 +314,7 @@ class CheckpointKeeper:
     ) -> Iterator[tuple[Millis, PoolName, Amounts]]:
         """Yield start, pool and requests of each pod of a user that uses capacity now."""
         now = self._usage.now
-        for tracked in self._registry.running_by_user.get(leaf, {}).values():
+        for tracked in self._registry.charged_by_user.get(leaf, {}).values():
             start = tracked.pod.started_at or tracked.released_at or now
             if since == _NEVER_KEPT and tracked.release_id == NEVER_SERVED:
                 start = now  # it predates Fairgate: earlier usage does not count

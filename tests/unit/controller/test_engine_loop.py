@@ -84,7 +84,7 @@ async def test_a_new_leader_fences_what_the_last_one_left_open() -> None:
         await rig.create(pod)
         rig.lead.transitions = 5
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         assert first.releaser.apply(late) is False
         assert rig.released() == 0
 
@@ -104,7 +104,7 @@ async def test_flushed_redis_costs_a_pause_only() -> None:
 async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.is_copy())
+        await until(lambda: rig.leader.is_leading and rig.is_copy())
         for _ in range(MOST_DUE + 1):
             rig.copier.queue_write(Dequeue(Uid("x")))
         await until(lambda: rig.meters.failures == ["write"])
@@ -158,7 +158,7 @@ async def test_a_new_leader_goes_on_with_the_runs_of_the_last() -> None:
         await rig.create(seen)
         rig.lead.transitions = 5
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and len(rig.memory.runs.ended) == 1)
+        await until(lambda: rig.leader.is_leading and len(rig.memory.runs.ended) == 1)
         (run,) = rig.memory.runs.running()
         assert (run.pod, run.begin) == ("p0", 60_000)
         (ended,) = rig.memory.runs.ended.values()
@@ -192,7 +192,7 @@ async def test_a_pool_that_was_created_again_gets_its_status_again() -> None:
 async def test_nothing_is_released_while_redis_is_away() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         rig.memory.down = True
         await until(lambda: bool(rig.meters.failures))
         await rig.create(held_pod("p", "a"))
@@ -215,40 +215,40 @@ async def test_a_swallowed_reply_counts_once_and_is_found_out() -> None:
 async def test_a_leader_that_finds_a_newer_epoch_steps_down() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
         rig.lead.free.clear()
         await FakeStore(rig.memory).rebuild(99, [])
-        await until(lambda: rig.lead.over.is_set() and not rig.leader.leads)
+        await until(lambda: rig.lead.over.is_set() and not rig.leader.is_leading)
 
 
 async def test_a_leader_that_leaves_does_not_take_the_lease_again() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
-        rig.leader.stop_leading()
+        await until(lambda: rig.leader.is_leading)
+        rig.leader.stop_acquiring()
         await rig.releases.drain(1)
         await rig.lead.release_lease()
         await until(rig.parts["leader"].done)
-        assert not rig.leader.leads
+        assert not rig.leader.is_leading
 
 
 async def test_a_standby_that_leaves_never_leads() -> None:
     async with running(Rig()) as rig:
         await until(lambda: rig.engine.is_ready)
-        rig.leader.stop_leading()
+        rig.leader.stop_acquiring()
         await until(rig.parts["leader"].done)
         rig.lead.free.set()
-        assert not rig.leader.leads
+        assert not rig.leader.is_leading
 
 
 async def test_no_patch_leaves_after_the_lease_is_over() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
         rig.lead.free.clear()
         rig.lead.over.set()
         await rig.create(held_pod("p", "a"))
-        await until(lambda: not rig.leader.leads)
+        await until(lambda: not rig.leader.is_leading)
         assert rig.released() == 0
 
 
@@ -424,7 +424,7 @@ async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> Non
 async def test_the_loop_sleeps_no_longer_than_until_something_is_due() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
         await rig.create(held_pod("p", "a"))
         rig.releaser.pods["a", "p"].stamp = "edited"  # so its release is refused and it backs off
         await until(lambda: rig.meters.answers == [ReleaseOutcome.HELD])
@@ -472,7 +472,7 @@ async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
 ) -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         new = running_pod("new", 31_000)
         rig.corrector.pods["a", "new"] = FreePod(new.uid, budget=[0])
         await rig.hear(ev.PodObserved(rig.now, new))
@@ -490,7 +490,7 @@ async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
 async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         rig.lead.free.clear()
         rig.lead.seconds_left = lambda: 0.0  # type: ignore[method-assign]
         await rig.hear(ev.PodObserved(rig.now, running_pod("new", 31_000)))
@@ -505,5 +505,5 @@ async def test_the_first_leader_says_since_when_we_are_here() -> None:
     rig.installation.kept = None
     async with running(rig):
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         assert rig.installation.kept == 60_000

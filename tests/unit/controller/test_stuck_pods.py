@@ -87,8 +87,8 @@ async def test_one_pod_that_cannot_be_changed_stops_no_later_leader(
         rig.lead.free.set()
         await until(lambda: bool(rig.memory.contents and rig.memory.contents.intents()))
         rig.lead.free.clear()
-        rig.leader.depose()
-        await until(lambda: not rig.leader.leads)
+        rig.leader.end_term()
+        await until(lambda: not rig.leader.is_leading)
         for name in ("p0", "p1"):
             await rig.create(held_pod(name, "b"))
         with caplog.at_level(logging.ERROR, "fairgate.control"):
@@ -114,11 +114,11 @@ async def test_a_release_of_an_old_leader_that_comes_late_was_counted_all_along(
         (late,) = rig.releaser.late
         rig.releaser.late, rig.releaser.stubborn = None, {"late"}
         rig.lead.free.clear()
-        rig.leader.depose()
-        await until(lambda: not rig.leader.leads)
+        rig.leader.end_term()
+        await until(lambda: not rig.leader.is_leading)
         await rig.create(held_pod("other", "b"))
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         assert rig.releaser.apply(late)
         await until(lambda: rig.is_copy() and rig.engine.highest_epoch(fences=False) > 0)
         assert rig.released() == 1

@@ -30,11 +30,11 @@ async def test_an_older_leader_writes_no_intent_once_a_term_begins() -> None:
         rig.sight.clear.clear()
         rig.lead.free.set()
         await until(lambda: rig.sight.asked == 1)
-        assert not rig.leader.leads
+        assert not rig.leader.is_leading
         with pytest.raises(EpochStale):
             await old.write(4, [])
         rig.sight.clear.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
 
 
 async def test_a_fence_on_a_lone_held_pod_hastens_the_proof_of_a_slow_watch() -> None:
@@ -46,14 +46,14 @@ async def test_a_fence_on_a_lone_held_pod_hastens_the_proof_of_a_slow_watch() ->
         await until(lambda: rig.stamps()["lone"] == "0@5")
         assert rig.stamps()["g0"] == RELEASE_HELD
         rig.sight.clear.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
 
 
 async def test_watches_that_are_current_at_once_cost_no_write() -> None:
     async with running(Rig(), gpus=0) as rig:
         await rig.create(held_pod("lone", "a"))
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         await asyncio.sleep(2 * SPEED_UP_SECONDS)
         assert rig.stamps()["lone"] == RELEASE_HELD
 
@@ -68,7 +68,7 @@ async def test_nothing_is_decided_before_all_that_happened_is_known() -> None:
 
         rig.sight.late = late
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
         await until(rig.is_copy)
         assert rig.released() == 0
 
@@ -103,7 +103,7 @@ async def test_no_term_begins_whose_epoch_cannot_be_kept() -> None:
         rig.lead.free.set()
         asked = rig.anchor.asked
         await until(lambda: rig.anchor.asked > asked + 1)
-        assert not rig.leader.leads
+        assert not rig.leader.is_leading
         rig.anchor.silent = False
         await until(lambda: rig.released() == 1)
 
@@ -115,7 +115,7 @@ async def test_a_replica_without_redis_leaves_the_lease_to_others() -> None:
         await until(lambda: rig.lead.declined > 2)
         assert rig.lead.taken == 0
         rig.memory.down = False
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         assert rig.lead.taken == 1
 
 
@@ -128,13 +128,13 @@ async def test_a_replica_that_has_not_heard_everything_leaves_the_lease_to_other
         await until(lambda: rig.lead.declined > 2)
         assert rig.lead.taken == 0
         await rig.hear(ev.SourceFresh(rig.now, ev.WatchedSource.PODS))
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
 
 
 async def test_the_intents_of_a_gang_are_written_together() -> None:
     async with running(Rig(), gpus=4) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
         for number in range(3):
             await rig.create(member(number, 3))
         await until(lambda: rig.released() == 3)
@@ -145,7 +145,7 @@ async def test_the_intents_of_a_gang_are_written_together() -> None:
 async def test_a_gang_whose_intents_cannot_be_written_is_not_begun() -> None:
     async with running(Rig(), gpus=4) as rig:
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
         rig.memory.refuse = lambda write: isinstance(write, Intend) and write.ref.name == "g2"
         for number in range(3):
             await rig.create(member(number, 3))
@@ -162,7 +162,7 @@ async def test_the_rest_of_a_gang_is_released_before_the_new_leaders_own() -> No
     async with running(first, gpus=64) as rig:
         rig.releaser.late = []
         rig.lead.free.set()
-        await until(lambda: rig.leader.leads)
+        await until(lambda: rig.leader.is_leading)
         for pod in gang:
             await rig.create(pod)
         await until(lambda: len(rig.memory.contents.intents() if rig.memory.contents else ()) == 64)

@@ -64,9 +64,9 @@ async def test_no_stamp_and_no_lease_can_drive_epochs_up_to_where_nothing_is_fen
         epochs = []
         for _ in range(3):
             rig.lead.free.set()
-            await until(lambda: rig.leader.leads)
+            await until(lambda: rig.leader.is_leading)
             epochs.append(rig.leader.epoch)
             rig.lead.free.clear()
-            rig.leader.depose()
-            await until(lambda: not rig.leader.leads)
+            rig.leader.end_term()
+            await until(lambda: not rig.leader.is_leading)
         assert epochs == [1, 2, 3]

@@ -48,14 +48,14 @@ class Yard:
         half: Amounts = {GPU: 4}
         self.halves = [self._enter(half, NODE) for _ in range(2)]
         self.waiting = [self._enter({GPU: 8, CPU: n + 1}) for n in range(waiting)]
-        self.placement.assign_waiting()
+        self.placement.assign_pods_to_new_nodes()
         self.floor.asked = 0
 
     def put(self, name: NodeName, labels: Mapping[str, str] | None = None) -> None:
         self.pools.put_node(Node(name, labels or {}, OFFER, True))
 
     def land(self) -> list[NodeName | None]:
-        self.placement.assign_waiting()
+        self.placement.assign_pods_to_new_nodes()
         return [allocation.node for allocation in self.waiting]
 
     def _enter(self, demand: Amounts, node: NodeName | None = None) -> Allocation:

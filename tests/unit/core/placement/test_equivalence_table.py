@@ -12,7 +12,7 @@ from tests.support.gang_term import Term
 
 def test_shapes_of_pods_that_are_gone_are_forgotten() -> None:
     term = Term(gpus=0)
-    shapes = term.engine._registry._shapes
+    shapes = term.engine._registry._equivalence_table
     stays = held_pod("stays", "a")
     term.hear(ev.PodObserved(Millis(1000), stays))
     for number in range(100):
