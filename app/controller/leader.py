@@ -62,7 +62,7 @@ class Leader:
             self._acquiring.cancel()
 
     def end_term(self) -> None:
-        """End this term, because a newer leader was found."""
+        """End this term: a newer leader was found, or a task of the term failed."""
         self._term_ended.set()
 
     async def run(self) -> None:

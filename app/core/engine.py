@@ -186,8 +186,7 @@ class Engine:
            the accounting of every pod.
         4. `CheckpointKeeper.restore`: apply the checkpoints that were read. It needs step 3.
         5. `ReleaseWindow.update_closed_pools`, if paced: close and open pools and users by binding
-        progress,
-           before the selection in step 8 reads the closures.
+           progress, before the selection in step 8 reads the closures.
         6. Leader with a known install time: `judge_claims`, `judge_pods` and `check_pods` run in
            this order; `_emit_evictions` registers and emits their effects, those of `judge_pods`
            first. `check_pods` may defer pods, so accounting is settled again. Follower: drop the
@@ -409,7 +408,7 @@ class Engine:
             self._process_pod_state(known, new=False)
 
     def _process_pod_state(self, tracked: PodRecord, new: bool) -> None:
-        """Check a pod without a gate: whether it was released, and whether a node takes it."""
+        """Record a held pod, or check of another whether it was released and a node takes it."""
         if tracked.state is not PodState.USING:
             self._audit_recorder.record_pod_held(tracked)
             return

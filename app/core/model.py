@@ -180,33 +180,26 @@ class Pod:
     `refusal_reason`: why its node refused it; "" if it did not, or if that is unknown.
     `owner`: name of its topmost known controller, or "".
     `started_at`: when its node started it. `max_runtime`: its declared run time.
-    `budget_reason`: while held, the reason why a disruption budget would block its eviction, or "".
-    Such
-        a pod starts only within the guarantee, as if it were not `preemptible`.
+    `budget_reason`: while held, why a disruption budget would block its eviction, or "". Such a pod
+        starts only within the guarantee, as if it were not `preemptible`.
     `labels`: the labels that disruption budgets and anti-affinity may select; None if too many.
     `gpu_memory`: bytes that it needs on the devices of its node; 0 if not stated.
     `mirror`: it represents a static pod, which its node runs in any case.
     `gate_removed_by`: the user, other than the leader, that removed the gate; "" if unknown.
-    `claims`: its claims for devices. `container_requests` is then what its containers request (else
-    None).
-    `granted_claims`: the claims for which it was released; None if its annotation does not list
-    them.
-    `missing_claims`, `missing_class`, `finalizer_is_new`, `claim_pool`, `needs_managed`: the
-    missing claims; a missing device class
-        that it needs; whether the finalizer of a claim is too new; the pool of a claim that other
-        pods use; whether it requests any managed resource. These and `demand` are
-        derived by `claim_charges`.
-    `placement_strategy`, `topology`: placement and topology that its user requested; None leaves it
-    to the pool.
+    `claims`: its claims for devices.
+    `container_requests`: with claims, what its containers request; else None.
+    `granted_claims`: the claims for which it was released; None if its annotation lists none.
+    `missing_claims`: the claims that do not exist. `missing_class`: a device class that it needs
+        and that does not exist. `finalizer_is_new`: the finalizer of a claim was just added.
+        `claim_pool`: the pool of a claim that other pods use. `needs_managed`: whether it requests
+        a managed resource. `claim_charges` derives these and `demand`.
+    `placement_strategy`, `topology`: as its user requested; None leaves it to the pool.
     `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.
     `anti_affinity_terms`: its required anti-affinity, as it affects other pods.
-    `excluded_by`: the known rules of existing pods that select it, see
-    `PodRegistry.update_exclusions`.
-    `node_constraints`: cached result of `node_filter.terms_of`.
+    `excluded_by`: the known rules of existing pods that select it.
+    `node_constraints`: cached result of `node_filter.node_constraints_of`.
     `scheduler`: name of its scheduler, "" for the default scheduler.
-    `scheduler_may_be_silent`: its scheduler may be silent about it for a good reason (another
-    scheduler, claims, a
-        group).
+    `scheduler_may_be_silent`: for a good reason: another scheduler, claims, or a group.
     `scheduler_condition`: condition written by the scheduler, if the pod is released and unbound.
     `reclaim_terms`: the notice and the loss of a reclaim.
     """

@@ -57,10 +57,10 @@ class EnforcementResults(Protocol):
     """The result of the enforcement probes for other replicas. All methods raise StoreError."""
 
     async def store_result(self, result: EnforcementResult) -> None:
-        """Replace the last result, but not its `renewed`."""
+        """Replace the last result, but not its `last_heartbeat`."""
 
     async def record_heartbeat(self, at: Millis) -> None:
-        """Replace `renewed` alone: a webhook replica works at this time."""
+        """Replace `last_heartbeat` alone: a webhook replica works at this time."""
 
     async def read_result(self) -> EnforcementResult | None:
         """Return the last result, or None if there is no result."""

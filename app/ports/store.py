@@ -16,7 +16,7 @@ class AuditMarkers(Protocol):
     """Audit markers: the last recorded state of each object. All methods raise StoreError."""
 
     async def audit_markers(self) -> Mapping[str, str] | None:
-        """Return the markers, None if they were lost. No other leader adds any after `claim`."""
+        """Return the markers, None if they were lost. No other leader adds any after the claim."""
 
     async def restore_audit_markers(
         self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]

@@ -92,7 +92,7 @@ def preceding_head(entry: Entry) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Facts of an entry that a later head may sign. `place`: its count in the chain."""
+    """Facts of an entry that a later head may sign. `position`: its count in the chain."""
 
     epoch: int
     key: str | None

@@ -112,11 +112,11 @@ class LiveUsage:
         *,
         node: NodeName | None,
         bound: bool,
-        ends: Millis | None,
-        only: NodeSet = None,
-        terms: NodeConstraints = ANYWHERE,
-        spacings: tuple[PodDistanceRule, ...] = (),
-        leaving: bool = False,
+        declared_end: Millis | None,
+        node_names: NodeSet = None,
+        node_constraints: NodeConstraints = ANYWHERE,
+        distance_rules: tuple[PodDistanceRule, ...] = (),
+        terminating: bool = False,
     ) -> Allocation:
         """Count a pod that starts to use a pool."""
         allocation = self._placement.allocate(
@@ -124,11 +124,11 @@ class LiveUsage:
             demand,
             node=node,
             bound=bound,
-            ends=ends,
-            only=only,
-            terms=terms,
-            spacings=spacings,
-            leaving=leaving,
+            declared_end=declared_end,
+            node_names=node_names,
+            node_constraints=node_constraints,
+            distance_rules=distance_rules,
+            terminating=terminating,
         )
         self._add_usage(leaf, pool, demand, 1)
         self.totals.add_usage(self.now, (*leaf.account, pool), demand)

@@ -213,11 +213,11 @@ class ShareTree:
         self._mark_all_changed(waiting=False)
 
     def mark_order_stale(self) -> None:
-        """Recompute the order after the closed pools changed."""
+        """Mark the whole order as stale after the closed pools changed."""
         self._mark_all_changed(waiting=True)
 
     def mark_user_order_stale(self, tenant: TenantName, user: UserName) -> None:
-        """Recompute the order after a user was closed out or admitted again."""
+        """Mark the order of a user as stale: it was closed out or admitted again."""
         leaf = self.find_user(tenant, user)
         for branch in path_to_root(leaf) if leaf is not None else ():
             self._dirty[branch.depth][branch] = None
@@ -469,7 +469,7 @@ class ShareTree:
             self._mark_tenants_below(branch)
 
     def _mark_limited_users(self) -> None:
-        """Choose other heads where limits block the head, or blocked the first of the queue."""
+        """Mark branches as stale where limits block the head, or blocked the first of the queue."""
         for leaf in self._multi_class_users if self._changed_limited_tenants else ():
             if not self._changed_limited_tenants.isdisjoint(
                 path_to_root(leaf)

@@ -33,7 +33,7 @@ MOST = 100
 """Number of lanes to store before unused lanes are dropped."""
 
 Lane = tuple[PoolName, str, UserAccount | None]
-"""Pool, scheduler (empty for the default one), and the user if the pods are `apart`."""
+"""Pool, scheduler ("" for the default one), and a user if the scheduler may be silent."""
 
 Clock = tuple[PoolName, str]
 
@@ -106,7 +106,7 @@ class BindingProgress:
         self._is_timing = True
         self._progress: dict[Lane, _Line] = {}
         self._user_lanes: dict[UserAccount, list[Lane]] = {}
-        """Index of the lanes for `apart` pods by user, because there may be many users."""
+        """Index of the user lanes by user, because there may be many users."""
         self._timers: dict[Clock, _Timer] = {}
         self._scheduler_acted_at: dict[str, Millis] = {}
         """When each scheduler last bound or judged a pod in this term."""
@@ -193,21 +193,21 @@ class BindingProgress:
     # Queries
 
     def count_silent(self, pool: PoolName) -> int:
-        """Return the number of silent pods of a pool, except `apart` pods."""
+        """Return the number of silent pods in the lanes of a pool."""
         line = self._progress.get((pool, "", None))
         return len(line.silent) if line is not None else 0
 
     def count_user_lane_silent(self, account: UserAccount) -> int:
-        """Return the number of silent `apart` pods of a user."""
+        """Return the number of silent pods in the lanes of a user."""
         return sum(len(line.silent) for line in self._user_lane_progress(account))
 
     def count_recently_bound(self, pool: PoolName) -> int:
-        """Return how many pods of a pool, except `apart` pods, were bound within `RECENT_MS`."""
+        """Return how many pods in the lanes of a pool were bound within `RECENT_MS`."""
         line = self._progress.get((pool, "", None))
         return line.bound_rate.count(self._now) if line is not None else 0
 
     def count_user_lane_bound(self, account: UserAccount) -> int:
-        """Return how many `apart` pods of a user were bound within `RECENT_MS`."""
+        """Return how many pods in the lanes of a user were bound within `RECENT_MS`."""
         return sum(line.bound_rate.count(self._now) for line in self._user_lane_progress(account))
 
     def count_bound_unowned(self, account: UserAccount) -> int:
@@ -221,7 +221,7 @@ class BindingProgress:
         return rate.count(self._now) if rate is not None else 0
 
     def stalled_since(self, pool: PoolName) -> Millis | None:
-        """Return since when binding is stalled in a pool, except for `apart` pods, or None."""
+        """Return since when binding is stalled in the lanes of a pool, or None."""
         return self._lane_stalled_since((pool, "", None))
 
     def is_timeout_paused(self, pool: PoolName) -> bool:
@@ -230,24 +230,24 @@ class BindingProgress:
         return line is not None and self._is_past_stall_limit(line.silent_since())
 
     def is_user_lane_stalled(self, account: UserAccount) -> bool:
-        """Return whether a user's `apart` pods are not bound although one was released recently."""
+        """Return whether pods in a user's lanes are not bound although one was just released."""
         lanes = self._user_lanes.get(account, ())
         is_stalled = any(self._lane_stalled_since(lane) is not None for lane in lanes)
         return is_stalled and self.has_recent_user_lane(account)
 
     def has_recent_user_lane(self, account: UserAccount) -> bool:
-        """Return whether a silent `apart` pod of a user was released within `PROBE_MS`."""
+        """Return whether a silent pod in a user's lanes was released within `PROBE_MS`."""
         lines = self._user_lane_progress(account)
         return any(self._is_recent(each) for line in lines for each in line.silent.values())
 
     def is_stuck(self, pool: PoolName) -> bool:
-        """Return whether a pod of a pool, except `apart` pods, is silent for `STALL_MS`."""
+        """Return whether a pod in the lanes of a pool is silent for `STALL_MS`."""
         line = self._progress.get((pool, "", None))
         first = line.first_observed_at() if line is not None else None
         return first is not None and first + STALL_MS <= self._now
 
     def silent_by_user(self, pool: PoolName) -> dict[UserAccount, int]:
-        """Return the number of silent pods per user in a pool, except `apart` pods."""
+        """Return the number of silent pods per user in the lanes of a pool."""
         line = self._progress.get((pool, "", None))
         return Counter(each.account for each in line.silent.values()) if line is not None else {}
 
@@ -264,11 +264,11 @@ class BindingProgress:
         }
 
     def users_with_silent_lane(self) -> set[UserAccount]:
-        """Return the users with silent `apart` pods."""
+        """Return the users with silent pods in their lanes."""
         return {lane[2] for lane, line in self._progress.items() if lane[2] and line.silent}
 
     def pools_with_silent_pods(self) -> list[PoolName]:
-        """Return the pools with silent pods that are not `apart`, by name."""
+        """Return the pools with silent pods in their lanes, by name."""
         return sorted(
             p for (p, _, who), line in self._progress.items() if line.silent and who is None
         )

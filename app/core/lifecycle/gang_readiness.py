@@ -1,7 +1,7 @@
-"""Readiness of gangs: since when a gang is incomplete, and whether it lost a pod before all ran.
+"""Readiness of gangs: since when one is incomplete, and whether it lost a pod before it started.
 
-A gang is complete while it waits with all its pods, and after all pods have run at the same time.
-`gang_timeouts` acts on the result.
+A gang is complete while it waits with all its pods, and after its minimum has run at the same time.
+`gang_timeouts` acts on the result. `Gangs` decides separately whether a gang may queue.
 """
 
 from __future__ import annotations

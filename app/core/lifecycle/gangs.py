@@ -8,7 +8,7 @@ An elastic gang needs a minimum of its pods only. The minimum is one workload. O
 each further member is a workload of its own. The numbers are read live.
 
 The release of a gang may stop halfway, because the leader died or its answer was lost. The gang is
-then half released: the rest waits for no replacement and is released first.
+then partially released: the rest waits for no replacement and is released first.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Gangs:
                 self.dequeue_until_settle(self._known[key])
 
     def has_started(self, key: GangKey) -> bool:
-        """Return whether all pods of a gang have run at the same time."""
+        """Return whether the minimum of a gang has run at the same time."""
         return key in self._known and self._known[key].has_started
 
     def drain_moved_pods(self) -> list[PodRecord]:

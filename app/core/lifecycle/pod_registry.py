@@ -417,11 +417,11 @@ class PodRegistry:
             pod.demand,
             node=pod.node or expected,
             bound=pod.node is not None,
-            ends=ends,
-            only=pod.node_names,
-            terms=tracked.node_constraints,
-            spacings=distance_rules_of(pod, marked=True),
-            leaving=pod.terminating,
+            declared_end=ends,
+            node_names=pod.node_names,
+            node_constraints=tracked.node_constraints,
+            distance_rules=distance_rules_of(pod, marked=True),
+            terminating=pod.terminating,
         )
         self.charged_by_user.setdefault(leaf, {})[pod.uid] = tracked
 

@@ -104,19 +104,29 @@ class Allocations:
         *,
         node: NodeName | None,
         bound: bool,
-        ends: Millis | None = None,
-        only: NodeSet = None,
-        terms: NodeConstraints = ANYWHERE,
-        spacings: tuple[PodDistanceRule, ...] = (),
-        leaving: bool = False,
+        declared_end: Millis | None = None,
+        node_names: NodeSet = None,
+        node_constraints: NodeConstraints = ANYWHERE,
+        distance_rules: tuple[PodDistanceRule, ...] = (),
+        terminating: bool = False,
     ) -> Allocation:
         """Allocate capacity for a pod on its node. `bound`: the scheduler has bound the pod.
 
         If `node` is None, the best node is assumed. If no node has free capacity, only the pool is
-        charged. A pod that may be on one node `only` is still assumed there, and waits for
+        charged. A pod with one name in `node_names` is still assumed there, and waits for
         capacity.
         """
-        allocation = Allocation(pool, demand, node, bound, ends, only, terms, spacings, leaving)
+        allocation = Allocation(
+            pool,
+            demand,
+            node,
+            bound,
+            declared_end,
+            node_names,
+            node_constraints,
+            distance_rules,
+            terminating,
+        )
         if node is None:
             allocation.node = node = self._find_assumed_node(allocation)
         self.add_allocation(allocation)

@@ -196,7 +196,7 @@ class SchedulingCycle:
         return effects
 
     def _complete_partial_gang(self) -> Selection | None:
-        """Return the rest of a half released gang if it fits. It precedes all other workloads.
+        """Return the rest of a partially released gang if it fits. It precedes all other workloads.
 
         The running pods of the gang are useless without the rest. If the rest does not fit but
         could, capacity is reserved exclusively for it.

@@ -50,7 +50,8 @@ class Reservation:
 
     `is_exclusive`: it is exclusive, because pods of others were evicted for it, or because it
     `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
-    for it, of the tenants `losing_tenants`. `active_since` is when it became active.
+    for it, of the tenants `losing_tenants`. `active_since` is when it became active; with a
+    reclaim notice, the end of the notice.
     """
 
     owner: QueueKey

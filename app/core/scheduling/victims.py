@@ -74,7 +74,7 @@ class ReclaimPlan:
 class ReclaimCheck:
     """The check of a reclaim after its notice: the victims that are still needed.
 
-    `is_permitted`: the rules still allow them. `fits`: the workload would start without them.
+    `is_permitted`: the rules still allow them. `fits`: the workload would start after it.
     """
 
     needed: tuple[Victim, ...]
