@@ -298,9 +298,9 @@ def test_drift_between_tenants_stays_within_half_a_workload_each(
 
 def test_the_hash_seed_changes_nothing() -> None:
     program = (
-        "from app.devcluster.demo_simulated import rehearse\n"
+        "from app.devcluster.demo_simulated import play_simulated\n"
         "seen = []\n"
-        "rehearse(lambda m: seen.append((m.greedy, m.modest)), 4, 8)\n"
+        "play_simulated(lambda m: seen.append((m.greedy, m.modest)), 4, 8)\n"
         "print(seen)\n"
     )
     outputs = {
