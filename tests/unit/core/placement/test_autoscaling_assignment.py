@@ -24,7 +24,7 @@ class Counted(PoolNodes):
 
     asked = 0
 
-    def find(
+    def find_assignment(
         self,
         parts: Parts,
         withheld: Mapping[NodeName, Amounts] = {},
@@ -32,7 +32,7 @@ class Counted(PoolNodes):
         manner: GangLayout = DEFAULT_LAYOUT,
     ) -> Assignment | None:
         self.asked += 1
-        return super().find(parts, withheld, pins, manner)
+        return super().find_assignment(parts, withheld, pins, manner)
 
 
 class Yard:
@@ -99,7 +99,9 @@ def test_who_may_not_go_to_the_node_that_grew_is_not_asked_for() -> None:
     labelled = NodeConstraints((("zone", "b"),))
     for number in range(20):
         demand: Amounts = {GPU: 8, CPU: number + 1}
-        allocation = yard.placement.allocate(AUTO, demand, node=None, bound=False, terms=labelled)
+        allocation = yard.placement.allocate(
+            AUTO, demand, node=None, bound=False, node_constraints=labelled
+        )
         yard.waiting.append(allocation)
     yard.floor.asked = 0
     for half in yard.halves:
