@@ -41,17 +41,12 @@ def crowd(stage: Stage, gpus: int) -> str:
     where = stage.namespace("crowd")
     for name, value in (("e2e-low", 10), ("e2e-urgent", HIGHEST)):
         stage.priority_class(name, value)
-        until("its twin exists", lambda n=name: f"fairgate-{n}" in priority_classes(stage))  # type: ignore[misc]
     pods = [pod(f"crowd-{number}", gpus, priority="e2e-low") for number in range(NODES)]
     for item in pods:
         item["metadata"]["labels"] = {"crowd": "yes"}
     stage.apply(where, *pods)
     until("a crowd on every node", lambda: len(stage.running(where)) == NODES)
     return where
-
-
-def priority_classes(stage: Stage) -> set[str]:
-    return {name_of(each) for each in stage.get("priorityclass")["items"]}
 
 
 def uids(stage: Stage, namespace: str) -> set[str]:

@@ -10,6 +10,7 @@ import urllib.request
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -250,11 +251,29 @@ class Stage:
         self.objects.append(("tenant", name))
 
     def priority_class(self, name: str, value: int) -> str:
-        """Create a PriorityClass that is deleted when the test ends."""
+        """Create a PriorityClass that is deleted when the test ends; wait until pods may use it.
+
+        The API server first needs to see it, and the webhook its twin.
+        """
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
         self.apply("default", {**kind, "metadata": {"name": name}, "value": value})
         self.objects.append(("priorityclass", name))
+        until(f"pods may use PriorityClass {name}", partial(self._accepts_class, name))
         return name
+
+    def _accepts_class(self, name: str) -> bool:
+        """Return whether a pod of this PriorityClass could be created."""
+        with self.api() as api:
+            try:
+                path = "/api/v1/namespaces/default/pods?dryRun=All"
+                api.call("POST", path, pod("dry-run", priority=name))
+            except ClusterUnavailable:
+                return False
+            except ClusterRefused as error:
+                if "no PriorityClass" not in str(error):
+                    raise
+                return False
+        return True
 
     def get(self, what: str, *args: str) -> Any:
         """Return what `kubectl get` prints as JSON. One name at most if the kind is in `SERVED`."""
