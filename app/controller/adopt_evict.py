@@ -67,23 +67,25 @@ class AdoptEvictExecutor:
         evictor: Evictor,
         notifier: ReclaimNotifier,
         leadership: Leadership,
-        inbox: EventQueue,
-        meters: LeaderMetrics,
+        event_queue: EventQueue,
+        metrics: LeaderMetrics,
         clock: Callable[[], Millis],
-        released: Callable[[Uid], ReleasedView | None] = lambda _: None,
-        wanted: Callable[[Uid], bool] = lambda _: True,
+        find_released: Callable[[Uid], ReleasedView | None] = lambda _: None,
+        is_still_needed: Callable[[Uid], bool] = lambda _: True,
     ) -> None:
-        """`released` returns the use of a pod, `wanted` whether it must still be evicted."""
+        """`find_released` returns the use of a pod, `is_still_needed` whether it must still be
+        evicted.
+        """
         self._adopter = adopter
         self._claims = claims
         self._evictor = evictor
         self._notifier = notifier
         self._leadership = leadership
-        self._event_queue = inbox
-        self._metrics = meters
+        self._event_queue = event_queue
+        self._metrics = metrics
         self._clock = clock
-        self._find_released = released
-        self._is_still_needed = wanted
+        self._find_released = find_released
+        self._is_still_needed = is_still_needed
         self._orders: dict[Uid, Correction] = {}
         """Orders that wait or are in progress, at most one for each pod or claim."""
         self._waiting: deque[Uid] = deque()

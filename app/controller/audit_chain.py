@@ -63,25 +63,25 @@ class _Due:
 class Chain:
     """The audit chain in one term. Call `open` first. All methods raise StoreError, ClusterError.
 
-    `holds` returns whether the signature of a head is valid.
+    `is_valid_signature` returns whether the signature of a head is valid.
     """
 
     def __init__(
         self,
-        trail: AuditStream,
+        stream: AuditStream,
         anchor: Anchor,
-        load: Callable[[], Awaitable[HeadSigner]],
-        holds: Callable[[SignedHead], bool],
-        outlets: Sequence[AuditSink],
+        load_signer: Callable[[], Awaitable[HeadSigner]],
+        is_valid_signature: Callable[[SignedHead], bool],
+        sinks: Sequence[AuditSink],
         cluster: str,
         retention: Retention,
         clock: Callable[[], Millis],
     ) -> None:
-        self._stream = trail
+        self._stream = stream
         self._anchor = anchor
-        self._load_signer = load
-        self._is_valid_signature = holds
-        self._sinks = outlets
+        self._load_signer = load_signer
+        self._is_valid_signature = is_valid_signature
+        self._sinks = sinks
         self._cluster = cluster
         self._retention = retention
         self._clock = clock

@@ -66,10 +66,14 @@ class Auditor:
     """`ports.audit.Recorder`. It drops records outside a term (from `start_term` to `end_term`)."""
 
     def __init__(
-        self, chain: Chain, who: str, clock: Callable[[], Millis], depose: Callable[[], None]
+        self,
+        chain: Chain,
+        leader_name: str,
+        clock: Callable[[], Millis],
+        depose: Callable[[], None],
     ) -> None:
         self._chain = chain
-        self._leader_name = who
+        self._leader_name = leader_name
         self._clock = clock
         self._depose = depose
         self._term: _Term | None = None

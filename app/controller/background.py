@@ -26,11 +26,11 @@ async def run_periodically(
 
 
 class TaskSet:
-    """Tasks in progress. An unexpected error of a task is passed to `failed`."""
+    """Tasks in progress. An unexpected error of a task is passed to `on_failure`."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_failure = failed
+        self._on_failure = on_failure
 
     def __len__(self) -> int:
         """Return the number of unfinished tasks. A finished one may not be removed yet."""

@@ -41,16 +41,16 @@ class Checkpoints:
 
     def __init__(
         self,
-        memory: CheckpointKeeper,
-        keeper: CheckpointStore,
+        checkpoint_keeper: CheckpointKeeper,
+        checkpoint_store: CheckpointStore,
         leads: Callable[[], bool],
         clock: Callable[[], Millis],
         *,
         tick: float = TICK_SECONDS,
         gap: float = WRITE_SECONDS,
     ) -> None:
-        self._checkpoint_keeper = memory
-        self._checkpoint_store = keeper
+        self._checkpoint_keeper = checkpoint_keeper
+        self._checkpoint_store = checkpoint_store
         self._leads = leads
         self._clock = clock
         self._tick = tick

@@ -63,38 +63,42 @@ log = logging.getLogger("fairgate.control")
 
 
 class EngineLoop:
-    """The one task that calls `Engine.handle`. It sets `heard` when the engine is ready."""
+    """The one task that calls `Engine.handle`. It sets `all_sources_received` when the engine is
+    ready.
+    """
 
     def __init__(
         self,
         engine: Engine,
-        inbox: EventQueue,
-        copier: StoreWriter,
+        event_queue: EventQueue,
+        store_writer: StoreWriter,
         releases: Releases,
-        corrections: AdoptEvictExecutor,
+        adopt_evict_executor: AdoptEvictExecutor,
         reclaims: Reclaims,
-        announcer: EventEmitter,
+        event_emitter: EventEmitter,
         recorder: Recorder,
         clock: Callable[[], Millis],
-        heard: asyncio.Event,
+        all_sources_received: asyncio.Event,
         steps: Steps,
         costs: PodCosts,
-        timed: Callable[[float], None] = lambda _: None,
+        record_duration: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`timed` receives the seconds that the engine took for some events and the pass after."""
+        """`record_duration` receives the seconds that the engine took for some events and the pass
+        after.
+        """
         self._engine = engine
-        self._event_queue = inbox
-        self._store_writer = copier
+        self._event_queue = event_queue
+        self._store_writer = store_writer
         self._releases = releases
-        self._adopt_evict_executor = corrections
+        self._adopt_evict_executor = adopt_evict_executor
         self._reclaims = reclaims
-        self._event_emitter = announcer
+        self._event_emitter = event_emitter
         self._recorder = recorder
         self._clock = clock
-        self._all_sources_received = heard
+        self._all_sources_received = all_sources_received
         self._steps = steps
         self._costs = costs
-        self._record_duration = timed
+        self._record_duration = record_duration
         self._next_pass_at: Millis | None = None
         self._pass_seconds = 0.0
 

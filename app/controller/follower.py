@@ -32,7 +32,7 @@ class Follower:
     def __init__(
         self,
         engine: Engine,
-        inbox: EventQueue,
+        event_queue: EventQueue,
         steps: Steps,
         clock: Callable[[], Millis],
         seconds_stale: Callable[[], float],
@@ -41,7 +41,7 @@ class Follower:
         self.has_synced = False
         self.leader_message: LeaderStateMessage | None = None
         self._engine = engine
-        self._event_queue = inbox
+        self._event_queue = event_queue
         self._steps = steps
         self._clock = clock
         self._seconds_stale = seconds_stale

@@ -31,22 +31,22 @@ class Leader:
 
     def __init__(
         self,
-        opening: Takeover,
+        takeover: Takeover,
         leadership: Leadership,
-        inbox: EventQueue,
-        copier: StoreWriter,
+        event_queue: EventQueue,
+        store_writer: StoreWriter,
         releases: Releases,
         terms: TermListener,
-        meters: LeaderMetrics,
+        metrics: LeaderMetrics,
         clock: Callable[[], Millis],
     ) -> None:
-        self._takeover = opening
+        self._takeover = takeover
         self._leadership = leadership
-        self._event_queue = inbox
-        self._store_writer = copier
+        self._event_queue = event_queue
+        self._store_writer = store_writer
         self._releases = releases
         self._terms = terms
-        self._metrics = meters
+        self._metrics = metrics
         self._clock = clock
         self._term_ended = asyncio.Event()
         self._is_stopping = False

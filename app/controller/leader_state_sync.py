@@ -79,12 +79,12 @@ class LeaderStateReader:
     def __init__(
         self,
         store: LeaderStateStore,
-        hear: Callable[[LeaderStateMessage], None],
+        on_message: Callable[[LeaderStateMessage], None],
         *,
         seconds: float = SECONDS,
     ) -> None:
         self._store = store
-        self._on_message = hear
+        self._on_message = on_message
         self._seconds = seconds
         self.is_reachable = True
         self.has_read = False

@@ -74,24 +74,24 @@ class Reclaims:
         self,
         evictor: Evictor,
         leadership: Leadership,
-        inbox: EventQueue,
-        meters: LeaderMetrics,
+        event_queue: EventQueue,
+        metrics: LeaderMetrics,
         clock: Callable[[], Millis],
-        wanted: Callable[[Uid], bool],
-        allowance: EvictionRateLimiter,
-        released: Callable[[Uid], ReleasedView | None] = lambda _: None,
+        is_still_needed: Callable[[Uid], bool],
+        rate_limiter: EvictionRateLimiter,
+        find_released: Callable[[Uid], ReleasedView | None] = lambda _: None,
         *,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        """`wanted` returns whether a pod must still be evicted, `released` its use."""
+        """`is_still_needed`: whether a pod must still be evicted. `find_released`: its use."""
         self._evictor = evictor
         self._leadership = leadership
-        self._event_queue = inbox
-        self._metrics = meters
+        self._event_queue = event_queue
+        self._metrics = metrics
         self._clock = clock
-        self._is_still_needed = wanted
-        self._rate_limiter = allowance
-        self._find_released = released
+        self._is_still_needed = is_still_needed
+        self._rate_limiter = rate_limiter
+        self._find_released = find_released
         self._pauses = tuple(pauses)
         self._gathered: list[EvictForReclaim] = []
         self._tasks = TaskSet(_log_failure)

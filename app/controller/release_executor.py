@@ -40,19 +40,19 @@ class Releases:
     def __init__(
         self,
         releaser: Releaser,
-        copier: StoreWriter,
+        store_writer: StoreWriter,
         leadership: Leadership,
-        inbox: EventQueue,
-        meters: LeaderMetrics,
+        event_queue: EventQueue,
+        metrics: LeaderMetrics,
         clock: Callable[[], Millis],
         concurrency: int,
         depose: Callable[[], None],
     ) -> None:
         self._releaser = releaser
-        self._store_writer = copier
+        self._store_writer = store_writer
         self._leadership = leadership
-        self._event_queue = inbox
-        self._metrics = meters
+        self._event_queue = event_queue
+        self._metrics = metrics
         self._clock = clock
         self._slots = asyncio.Semaphore(concurrency)
         self._depose = depose

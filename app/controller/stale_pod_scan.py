@@ -38,9 +38,9 @@ class StalePodScanner:
         self,
         engine: Engine,
         owners: OwnerLookup,
-        use: DeviceUse | None,
-        inbox: EventQueue,
-        meters: LeaderMetrics,
+        device_use: DeviceUse | None,
+        event_queue: EventQueue,
+        metrics: LeaderMetrics,
         leads: Callable[[], bool],
         clock: Callable[[], Millis],
         *,
@@ -49,9 +49,9 @@ class StalePodScanner:
         """`window`: how long devices must have been idle."""
         self._engine = engine
         self._owners = owners
-        self._device_use = use
-        self._event_queue = inbox
-        self._metrics = meters
+        self._device_use = device_use
+        self._event_queue = event_queue
+        self._metrics = metrics
         self._leads = leads
         self._clock = clock
         self._window = window

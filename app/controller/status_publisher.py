@@ -49,13 +49,13 @@ class Publisher:
         self,
         engine: Engine,
         writer: StatusWriter,
-        meters: LeaderMetrics,
+        metrics: LeaderMetrics,
         leads: Callable[[], bool],
         clock: Callable[[], Millis],
     ) -> None:
         self._engine = engine
         self._writer = writer
-        self._metrics = meters
+        self._metrics = metrics
         self._leads = leads
         self._clock = clock
         self._published: dict[tuple[str, str], _Published] = {}

@@ -53,15 +53,15 @@ class StoreWriter:
         self,
         store: Store,
         engine: Engine,
-        inbox: EventQueue,
-        meters: LeaderMetrics,
+        event_queue: EventQueue,
+        metrics: LeaderMetrics,
         clock: Callable[[], Millis],
         depose: Callable[[], None],
     ) -> None:
         self._store = store
         self._engine = engine
-        self._event_queue = inbox
-        self._metrics = meters
+        self._event_queue = event_queue
+        self._metrics = metrics
         self._clock = clock
         self._depose = depose
         self._epoch: int | None = None

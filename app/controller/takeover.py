@@ -42,31 +42,31 @@ log = logging.getLogger("fairgate.control")
 
 
 class Takeover:
-    """Prepares terms. `heard` is set after every source was received completely."""
+    """Prepares terms. `all_sources_received` is set after every source was received completely."""
 
     def __init__(
         self,
         engine: Engine,
-        inbox: EventQueue,
+        event_queue: EventQueue,
         store: Store,
         releaser: Releaser,
         installation: InstallRecord,
         sync: WatchSync,
-        keeper: CheckpointStore,
-        epochs: EpochFloor,
+        checkpoint_store: CheckpointStore,
+        epoch_floor: EpochFloor,
         clock: Callable[[], Millis],
-        heard: asyncio.Event,
+        all_sources_received: asyncio.Event,
     ) -> None:
         self._engine = engine
-        self._event_queue = inbox
+        self._event_queue = event_queue
         self._store = store
         self._releaser = releaser
         self._installation = installation
         self._sync = sync
-        self._checkpoint_store = keeper
-        self._epoch_floor = epochs
+        self._checkpoint_store = checkpoint_store
+        self._epoch_floor = epoch_floor
         self._clock = clock
-        self._all_sources_received = heard
+        self._all_sources_received = all_sources_received
         self._last_store_error = ""
         """Why the store last failed; empty if it did not. Only changes are logged."""
 
@@ -110,21 +110,21 @@ class Takeover:
                 begun, unsettled = await self._fence_open_releases(epoch)
                 # The store accepts no older writer now, so read while the watches catch up.
                 reading = asyncio.create_task(self._read_markers_and_usage(epoch))
-                hastening = asyncio.create_task(self._speed_up_watches(epoch))
+                speed_up = asyncio.create_task(self._speed_up_watches(epoch))
                 try:
                     await self._sync.catch_up()
-                    hastening.cancel()
+                    speed_up.cancel()
                     await self._event_queue.wait_until_handled()
                     if self._engine.highest_epoch(fences=False) >= epoch:
                         claimed = -1  # that leader left its epoch only on pods
                         continue
                     since = await self._installation.ensure_install_time(self._clock())
                     await self._event_queue.put(Installed(self._clock(), since))
-                    notes, running = await reading
+                    markers, running = await reading
                 finally:
                     reading.cancel()
-                    hastening.cancel()
-                return LeadershipGained(self._clock(), epoch, notes, begun, unsettled, running)
+                    speed_up.cancel()
+                return LeadershipGained(self._clock(), epoch, markers, begun, unsettled, running)
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
@@ -149,11 +149,11 @@ class Takeover:
 
     async def _read_markers(self, epoch: int) -> Mapping[str, str] | None:
         """Return the audit markers; None if Redis lost them."""
-        notes = await self._store.audit_markers()
-        if notes is None and epoch == 1:  # there was no leader before, so there are no markers
+        markers = await self._store.audit_markers()
+        if markers is None and epoch == 1:  # there was no leader before, so there are no markers
             await self._store.restore_audit_markers(epoch, tuple)
             return {}
-        return notes
+        return markers
 
     async def _highest_epoch(self, transitions: int) -> int:
         """Return the highest epoch of Redis, the epoch floor, the Lease, pods and checkpoints."""

@@ -35,12 +35,12 @@ class UsageRetention:
     def __init__(
         self,
         runs: UsageRetentionStore,
-        keeping: RetentionLimits,
+        limits: RetentionLimits,
         epoch: Callable[[], int | None],
         clock: Callable[[], Millis],
     ) -> None:
         self._store = runs
-        self._limits = keeping
+        self._limits = limits
         self._epoch = epoch
         self._clock = clock
 

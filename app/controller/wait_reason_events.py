@@ -38,14 +38,14 @@ class WaitReasonEvents:
     def __init__(
         self,
         engine: Engine,
-        announcer: EventEmitter,
+        event_emitter: EventEmitter,
         leads: Callable[[], bool],
         clock: Callable[[], Millis],
         *,
         seconds: float = SECONDS,
     ) -> None:
         self._engine = engine
-        self._event_emitter = announcer
+        self._event_emitter = event_emitter
         self._leads = leads
         self._clock = clock
         self._seconds = seconds

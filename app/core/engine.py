@@ -106,7 +106,7 @@ class Engine:
             self._tenancy,
             self._bypasses,
             self._cycle.cooldowns,
-            silent=not options.emits_audit_records,
+            is_disabled=not options.emits_audit_records,
         )
         self._fresh_sources: set[ev.WatchedSource] = set()
         self._epoch: int | None = None

@@ -84,12 +84,14 @@ RETRY_SECONDS = 2.0
 
 
 class FrontProxy:
-    """Calls `trust` with the settings, now and on each change. `is_known`: it was called once."""
+    """Calls `on_settings` with the settings, now and on each change. `is_known`: it was called
+    once.
+    """
 
-    def __init__(self, client: Client, trust: Callable[[FrontProxySettings], None]) -> None:
+    def __init__(self, client: Client, on_settings: Callable[[FrontProxySettings], None]) -> None:
         self.is_known = False
         self._client = client
-        self._on_settings = trust
+        self._on_settings = on_settings
         self._changed = asyncio.Event()
 
     async def watch_ca(self) -> None:

@@ -40,12 +40,14 @@ _claim = Decoder(ResourceClaimObject)
 class ClaimFinalizers:
     """Implements `ports.cluster.ClaimProtector` on the API server.
 
-    `left` returns for how many seconds this process may act. No patch may take longer.
+    `seconds_left` returns for how many seconds this process may act. No patch may take longer.
     """
 
-    def __init__(self, client: Client, *, left: Callable[[], float] = lambda: float("inf")) -> None:
+    def __init__(
+        self, client: Client, *, seconds_left: Callable[[], float] = lambda: float("inf")
+    ) -> None:
         self._client = client
-        self._seconds_left = left
+        self._seconds_left = seconds_left
 
     async def protect(self, ref: ClaimAddress) -> None:
         """Add the finalizer. A deletion that began before may still remove the claim.

@@ -59,7 +59,7 @@ class Canary:
         alarm: EnforcementAlarm,
         publish: Callable[[Mapping[str, str]], Awaitable[None]],
         checks: Sequence[str] = (HOLD, CREATE, RELEASE),
-        haste: ProofTiming = NORMAL,
+        timing: ProofTiming = NORMAL,
     ) -> None:
         """`managed`: resource patterns. Probes do not run while `observing`.
 
@@ -75,7 +75,7 @@ class Canary:
         self._alarm = alarm
         self._publish = publish
         self._holes: dict[str, str] = {}
-        self._timing = haste
+        self._timing = timing
         self._probes = made = EnforcementProbes(client, managed)
         trials: Mapping[str, Callable[[], Awaitable[BlockingObject]]] = {
             HOLD: made.probe_hold,

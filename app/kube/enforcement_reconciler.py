@@ -38,28 +38,28 @@ class ObjectReconciler:
     def __init__(
         self,
         restorer: Restorer,
-        enforcement_map: EnforcementMap,
+        map: EnforcementMap,
         reports: EnforcementReports,
-        pace: WatchdogTiming,
+        timing: WatchdogTiming,
         *,
         observing: Callable[[], bool],
         is_ours: Callable[[bytes], Awaitable[bool]],
         check_all: Callable[[], None],
-        look_again: Callable[[float], None],
+        check_again_after: Callable[[float], None],
     ) -> None:
         """`observing`: whether the mode is Observe. `check_all`: every object must be checked.
 
-        `is_ours`: whether another replica may have published a CA. `look_again`: every object must
-        be checked after these seconds.
+        `is_ours`: whether another replica may have published a CA. `check_again_after`: every
+        object must be checked after these seconds.
         """
         self._restorer = restorer
-        self._map = enforcement_map
+        self._map = map
         self._reports = reports
-        self._timing = pace
+        self._timing = timing
         self._observing = observing
         self._is_ours = is_ours
         self._check_all = check_all
-        self._check_again_after = look_again
+        self._check_again_after = check_again_after
         self.may_deny = False
         """Whether objects may deny: one of them does already, or a replica was reached."""
         self.seen_refs: set[Ref] = set()

@@ -34,13 +34,13 @@ class EnforcementReports:
         meters: EnforcementMetrics,
         alarm: EnforcementAlarm,
         reporter: Reporter | None,
-        then: Callable[[], None],
+        after_restore: Callable[[], None],
     ) -> None:
-        """`then`: called after each restore of an object that another client changed."""
+        """`after_restore`: called after each restore of an object that another client changed."""
         self._meters = meters
         self._alarm = alarm
         self._reporter = reporter
-        self._after_restore = then
+        self._after_restore = after_restore
         self.failures: dict[str, str] = {}
         """The reason of each step that failed when it was last tried."""
         self._log_at: dict[str, float] = {}

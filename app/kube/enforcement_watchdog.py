@@ -44,29 +44,29 @@ class Watchdog:
         *,
         owner: str,
         ca: Callable[[], bytes],
-        observing: Callable[[], bool | None],
-        unreached: Callable[[], Awaitable[str]],
+        read_observing: Callable[[], bool | None],
+        unreachable_reason: Callable[[], Awaitable[str]],
         default_mode: Callable[[Mode], None],
         meters: EnforcementMetrics,
         alarm: EnforcementAlarm,
         is_ours: Callable[[bytes], Awaitable[bool]],
         then: Callable[[], None],
-        pace: WatchdogTiming = NORMAL,
+        timing: WatchdogTiming = NORMAL,
         reporter: Reporter | None = None,
     ) -> None:
         """`owner`: ClusterRole that owns every object created here; without it, none is restored.
 
-        `observing`: whether the mode is Observe, None while unknown.
-        `unreached`: in mode Enforce, why the API server reaches no replica; asked until "" once.
-        `default_mode` gets the mode in the ConfigMap.
+        `read_observing`: whether the mode is Observe, None while unknown.
+        `unreachable_reason`: in mode Enforce, why the API server reaches no replica; asked until ""
+        once. `default_mode` gets the mode in the ConfigMap.
         `then`: called after each restore of an object that another client changed.
         `is_ours`: whether another replica may have published a CA other than `ca`.
         """
         self._client = client
         self._ca = ca
-        self._read_observing = observing
-        self._unreachable_reason = unreached
-        self._timing = pace
+        self._read_observing = read_observing
+        self._unreachable_reason = unreachable_reason
+        self._timing = timing
         self._reports = EnforcementReports(meters, alarm, reporter, then)
         restorer = Restorer(client, owner)
         self._map = EnforcementMap(
@@ -81,11 +81,11 @@ class Watchdog:
             restorer,
             self._map,
             self._reports,
-            pace,
+            timing,
             observing=self._observing,
             is_ours=is_ours,
             check_all=self._mark_all_dirty,
-            look_again=self._check_again_after,
+            check_again_after=self._check_again_after,
         )
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()

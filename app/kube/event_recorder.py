@@ -96,7 +96,7 @@ class PodAnnouncer:
         *,
         rate: float = 10.0,
         burst: int = 50,
-        room: int = 1000,
+        capacity: int = 1000,
         held_seconds: float = BRIEF_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,7 +105,7 @@ class PodAnnouncer:
         self._wait_reason = wait_reason
         self._rate = rate
         self._burst = float(burst)
-        self._capacity = room
+        self._capacity = capacity
         self._held_seconds = held_seconds
         self._clock = clock
         self._tokens = float(burst)

@@ -65,12 +65,14 @@ class PodAdopter:
 class PodEvictor:
     """Implements `ports.cluster.Evictor` by the Eviction API, which respects disruption budgets.
 
-    `left` returns for how many seconds this process may act. No eviction may take longer.
+    `seconds_left` returns for how many seconds this process may act. No eviction may take longer.
     """
 
-    def __init__(self, client: Client, *, left: Callable[[], float] = lambda: float("inf")) -> None:
+    def __init__(
+        self, client: Client, *, seconds_left: Callable[[], float] = lambda: float("inf")
+    ) -> None:
         self._client = client
-        self._seconds_left = left
+        self._seconds_left = seconds_left
 
     async def evict(self, ref: PodRef) -> bool:
         """Evict a pod. False: it stays for now, because of a budget or a busy server.

@@ -76,7 +76,8 @@ class LeaseLeadership:
 
     `duration`: seconds after which another replica leads if the holder is silent. The holder stops
         a fifth of it earlier, because clocks differ and a patch may be in flight.
-    `progresses`: returns False if the process makes no progress. It then does not renew the Lease.
+    `makes_progress`: returns False if the process makes no progress. It then does not renew the
+    Lease.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class LeaseLeadership:
         namespace: str,
         identity: str,
         *,
-        progresses: Callable[[], bool],
+        makes_progress: Callable[[], bool],
         name: str = NAME,
         duration: float = 15.0,
         clock: Callable[[], float] = uptime,
@@ -94,7 +95,7 @@ class LeaseLeadership:
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
         self._name = name
-        self._makes_progress = progresses
+        self._makes_progress = makes_progress
         self._identity = identity
         self._duration = duration
         self._term_seconds = duration * 4 / 5

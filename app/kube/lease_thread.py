@@ -22,15 +22,15 @@ class LeaseThread:
     def __init__(
         self,
         connect: Callable[[], Awaitable[Client]],
-        lead: Callable[[Client], LeaseLeadership],
+        new_leadership: Callable[[Client], LeaseLeadership],
     ) -> None:
-        """The thread calls `connect` once, and `lead` with the client.
+        """The thread calls `connect` once, and `new_leadership` with the client.
 
         `seconds_left` is positive only between the return of `acquire` and the start of
         `release_lease`.
         """
         self._connect = connect
-        self._new_leadership = lead
+        self._new_leadership = new_leadership
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lease", daemon=True)
         self._client: Client | None = None

@@ -60,19 +60,19 @@ _TOO_LARGE = re.compile(r"request is too large|entity too large|Too long: ", re.
 class PodReleaser:
     """Implements `ports.cluster.Releaser` on the API server.
 
-    `left` returns for how many seconds this process may act. It is called before each patch,
-    including repeated ones. No patch may take longer, neither in the server nor here.
+    `seconds_left` returns for how many seconds this process may act. It is called before each
+    patch, including repeated ones. No patch may take longer, neither in the server nor here.
     """
 
     def __init__(
         self,
         client: Client,
         *,
-        left: Callable[[], float] = lambda: float("inf"),
+        seconds_left: Callable[[], float] = lambda: float("inf"),
     ) -> None:
         self._client = client
-        self._seconds_left = left
-        self._claims = ClaimFinalizers(client, left=left)
+        self._seconds_left = seconds_left
+        self._claims = ClaimFinalizers(client, seconds_left=seconds_left)
 
     async def release(self, order: Release) -> ReleaseOutcome | None:
         """Send the release patch. Return None if its result is not known yet."""

@@ -48,11 +48,11 @@ def read_priority(item: objects.PriorityClassObject, at: Millis) -> PriorityObse
 class Twins:
     """An `EventSink` that forwards events to another one. `maintain_twins` acts on them."""
 
-    def __init__(self, client: Client, then: EventSink) -> None:
+    def __init__(self, client: Client, next_sink: EventSink) -> None:
         self.is_complete = False
         """Whether all twins existed at some time. It stays True: pods without twin are refused."""
         self._client = client
-        self._next_sink = then
+        self._next_sink = next_sink
         self._known: dict[str, PriorityClass] = {}
         self._listed = False
         self._changed = asyncio.Event()

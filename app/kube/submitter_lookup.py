@@ -39,15 +39,16 @@ class KubeSubmitters:
         client: Client,
         kinds: Kinds,
         clock: Callable[[], float],
-        asks: Callable[[Any], bool] = lambda spec: True,
+        needs_managed: Callable[[Any], bool] = lambda spec: True,
     ) -> None:
-        """`clock` returns monotonic seconds. `asks`: whether a pod spec asks for managed resources.
+        """`clock` returns monotonic seconds. `needs_managed`: whether a pod spec asks for managed
+        resources.
 
         The annotations of other pods are not protected.
         """
         self._client = client
         self._kinds = kinds
-        self._needs_managed = asks
+        self._needs_managed = needs_managed
         self._found: ExpiringCache[tuple[str, OwnerRef], UserName]
         self._found = ExpiringCache(clock, FOUND_SECONDS)
 

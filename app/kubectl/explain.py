@@ -142,7 +142,7 @@ def simulation(answer: Item, wide: bool) -> Block | str:
     columns = [Column("TENANT", short=True)]
     columns += [Column(each, right=True) for each in ("WEIGHT", "SHARE", "MEAN WAIT", *more)]
     rows = [_foreseen(each, wide) for each in answer["tenants"]]
-    table = FittedTable(columns, rows, whole=wide)
+    table = FittedTable(columns, rows, is_full=wide)
     if any(each["now"] != each["then"] for each in answer["tenants"]):
         return Group(head, "", table)
     return Group(head, "", table, "Between tenants nothing would change.")

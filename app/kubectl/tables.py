@@ -41,7 +41,7 @@ def queues(
         for queue in found
         for each in queue["items"]
     ]
-    return FittedTable(columns, rows, whole=wide)
+    return FittedTable(columns, rows, is_full=wide)
 
 
 def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
@@ -79,13 +79,13 @@ def mine(found: Item, wide: bool, now: datetime) -> Block | str:
     lines: list[Block | str] = []
     if found["workloads"]:
         rows = [_own(each, wide, now) for each in found["workloads"]]
-        lines += [FittedTable(_OWN_WIDE if wide else _OWN_WIDE[:4], rows, whole=wide), ""]
+        lines += [FittedTable(_OWN_WIDE if wide else _OWN_WIDE[:4], rows, is_full=wide), ""]
     else:
         lines += ["You have no such pods.", ""]
     if found["leftOut"]:
         lines += [f"The list leaves out {formatting.count(found['leftOut'], 'further pod')}.", ""]
     shares = [_own_share(each) for each in found["tenants"]]
-    lines.append(FittedTable(_OWN_SHARES, shares, whole=wide))
+    lines.append(FittedTable(_OWN_SHARES, shares, is_full=wide))
     return Group(*lines)
 
 
@@ -130,7 +130,7 @@ def tenants(items: Sequence[Item], wide: bool) -> Block | str:
     if not items:
         return "There are no tenants yet: no pod requested GPUs, and no Tenant is configured."
     rows = [_tenant(each, depth, wide) for each, depth in tree(items)]
-    return FittedTable(_TENANTS_WIDE if wide else _TENANTS_WIDE[:6], rows, whole=wide)
+    return FittedTable(_TENANTS_WIDE if wide else _TENANTS_WIDE[:6], rows, is_full=wide)
 
 
 _TENANTS_WIDE = (
@@ -209,7 +209,7 @@ def pools(items: Sequence[Item], wide: bool) -> Block | str:
         Column(""),
         *([Column("PLACEMENT"), Column("NODE SELECTOR")] if wide else []),
     ]
-    return FittedTable(columns, [_pool(each, wide) for each in items], whole=wide)
+    return FittedTable(columns, [_pool(each, wide) for each in items], is_full=wide)
 
 
 def _pool(item: Item, wide: bool) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def usage(answer: Item, by: Sequence[str], wide: bool) -> Block | str:
     heads = [f"{formatting.short(r, resources).upper()} {u}" for r in resources for u in units]
     columns += [Column(each, right=True) for each in heads]
     rows = [_used(each, by, resources, wide) for each in items]
-    table = FittedTable(columns, rows, whole=wide)
+    table = FittedTable(columns, rows, is_full=wide)
     lines: list[Block | str] = [table, Text(f"{span[0].upper()}{span[1:]}.", "dim")]
     since = answer["completeSince"]
     if begin and since is not None and formatting.moment(since) > formatting.moment(begin):
@@ -281,7 +281,7 @@ def shares(items: Sequence[Item], wide: bool) -> Block | str:
         )
         for each, depth in tree(items)
     ]
-    return FittedTable(columns, rows, whole=wide)
+    return FittedTable(columns, rows, is_full=wide)
 
 
 def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> Block | str:
@@ -307,7 +307,7 @@ def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> Block | str:
         )
         for each in items
     ]
-    return FittedTable(columns, rows, whole=wide)
+    return FittedTable(columns, rows, is_full=wide)
 
 
 def quotas(items: Sequence[Item], wide: bool) -> Block | str:
@@ -330,7 +330,7 @@ def quotas(items: Sequence[Item], wide: bool) -> Block | str:
         whose = (each["tenant"], each.get("user"))
         rows.append(_quota(each, has_users, is_first=whose != before))
         before = whose
-    return FittedTable(columns, rows, whole=wide)
+    return FittedTable(columns, rows, is_full=wide)
 
 
 def _quota(item: Item, has_users: bool, *, is_first: bool) -> tuple[str, ...]:
@@ -369,7 +369,7 @@ def audit(items: Sequence[Item], wide: bool) -> Block | str:
         )
         for each in items
     ]
-    return FittedTable(columns, rows, whole=wide)
+    return FittedTable(columns, rows, is_full=wide)
 
 
 def versions(found: Item) -> Block | str:

@@ -27,7 +27,7 @@ def trials(found: Item, now: datetime) -> Block | str:
 
 def comparison(found: Item, wide: bool, now: datetime) -> Block | str:
     """Return a table with a row for each context and object."""
-    table = FittedTable(_CONTEXTS, [_row(each, now) for each in found["items"]], whole=wide)
+    table = FittedTable(_CONTEXTS, [_row(each, now) for each in found["items"]], is_full=wide)
     reasons = [
         f"{each['context']}: {each.get('error') or each['refusal']}"
         for each in found["items"]

@@ -19,7 +19,7 @@ class AuditMarkers(Protocol):
         """Return the markers, None if they were lost. No other leader adds any after the claim."""
 
     async def restore_audit_markers(
-        self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]
+        self, epoch: int, markers: Callable[[], Iterable[tuple[str, str]]]
     ) -> None:
         """Store these markers if the stored ones were lost. Newer markers are retained."""
 

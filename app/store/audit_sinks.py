@@ -170,9 +170,9 @@ class Descriptor:
 class AuditFolder:
     """Files in one folder, ordered by name. A new one starts per term and after FILE_BYTES."""
 
-    def __init__(self, folder: Path, most: int = FILE_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = FILE_BYTES) -> None:
         self._folder = folder
-        self._max_bytes = most
+        self._max_bytes = max_bytes
         self._descriptor: int | None = None
         self._file = Descriptor(-1)
         self._epoch = -1

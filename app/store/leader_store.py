@@ -114,7 +114,7 @@ class RedisStore(RedisReader):
 
     async def audit_markers(self) -> Mapping[str, str] | None:
         """Return the audit markers, None if they were lost. Skips markers that are not UTF-8."""
-        notes: dict[str, str] = {}
+        markers: dict[str, str] = {}
         cursor = b"0"
         while True:
             whole, cursor, flat = await self._scripts.run_script("marker_list", cursor, PAGE)
@@ -122,18 +122,18 @@ class RedisStore(RedisReader):
                 return None
             for key, text in zip(flat[::2], flat[1::2], strict=True):
                 with contextlib.suppress(UnicodeDecodeError):
-                    notes[key.decode()] = sys.intern(text.decode())
+                    markers[key.decode()] = sys.intern(text.decode())
             if cursor == b"0":
-                return notes
+                return markers
 
     async def restore_audit_markers(
-        self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]
+        self, epoch: int, markers: Callable[[], Iterable[tuple[str, str]]]
     ) -> None:
         """Store these markers if the stored ones were lost. Newer markers are retained."""
         (whole,) = await self._scripts.run_script("marker_restore", epoch, "0")
         if int(whole):
             return
-        for chunk in _chunks(notes()):
+        for chunk in _chunks(markers()):
             await self._scripts.run_script(
                 "marker_restore", epoch, "0", *chain.from_iterable(chunk)
             )

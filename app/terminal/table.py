@@ -35,21 +35,21 @@ class Column:
 
 
 class FittedTable:
-    """A table. `whole`: show all columns in full, in long lines."""
+    """A table. `is_full`: show all columns in full, in long lines."""
 
     def __init__(
         self,
         columns: Sequence[Column],
         rows: Sequence[Sequence[str]],
         *,
-        whole: bool = False,
+        is_full: bool = False,
         gap: int = 2,
     ) -> None:
         """`gap`: spaces between two columns."""
         used = [i for i, column in enumerate(columns) if column.head or any(row[i] for row in rows)]
         self.columns = [columns[i] for i in used]
         self.rows = [[row[i] for i in used] for row in rows]
-        self._is_full = whole
+        self._is_full = is_full
         self._gap = gap
 
     def lines(self, page: Page) -> Iterator[str]:

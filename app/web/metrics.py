@@ -289,10 +289,10 @@ class PrometheusEnforcement:
 
 
 class LabelNames:
-    """Returns the first `most` names as labels, and `other` for all later names."""
+    """Returns the first `max_names` names as labels, and `other` for all later names."""
 
-    def __init__(self, most: int = MOST_TENANTS) -> None:
-        self._max_names = most
+    def __init__(self, max_names: int = MOST_TENANTS) -> None:
+        self._max_names = max_names
         self._names: set[str] = set()
 
     def label(self, name: str) -> str:

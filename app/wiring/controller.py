@@ -181,10 +181,10 @@ def _detect_outages(process: RoleProcess, parts: _SharedParts, leader: Leader) -
 def _executors(process: RoleProcess, parts: _SharedParts) -> tuple[AdoptEvictExecutor, Reclaims]:
     """Assemble the executors that change released pods: corrections and reclaims."""
     client, leadership, engine = process.client, parts.leadership, parts.engine
-    evictor = PodEvictor(client, left=leadership.seconds_left)
+    evictor = PodEvictor(client, seconds_left=leadership.seconds_left)
     corrections = AdoptEvictExecutor(
         PodAdopter(client),
-        ClaimFinalizers(client, left=leadership.seconds_left),
+        ClaimFinalizers(client, seconds_left=leadership.seconds_left),
         evictor,
         PodReclaimNotifier(client, now),
         leadership,
@@ -236,7 +236,7 @@ def _leadership(process: RoleProcess) -> LeaseThread:
             client,
             settings.namespace,
             settings.identity,
-            progresses=process.liveness.makes_progress,
+            makes_progress=process.liveness.makes_progress,
             duration=settings.lease_seconds,
         ),
     )
@@ -283,7 +283,7 @@ def _lead(process: RoleProcess, parts: _SharedParts, sync: RunningWatches) -> _L
     def depose() -> None:
         leader.end_term()
 
-    releaser = PodReleaser(process.adapters.patches(client), left=leadership.seconds_left)
+    releaser = PodReleaser(process.adapters.patches(client), seconds_left=leadership.seconds_left)
     copier = StoreWriter(store, engine, inbox, meters, now, depose)
     concurrency = settings.release_concurrency
     releases = Releases(releaser, copier, leadership, inbox, meters, now, concurrency, depose)

@@ -145,7 +145,7 @@ def _metrics_access(process: RoleProcess) -> Access | None:
         return None
     # Prometheus usually sends its service account token, which has the API server's audience.
     authority = Reviews(process.client, time.monotonic, (AUDIENCE, ""))
-    return Access(authority, strangers=RateLimit(BAD_TOKENS, time.monotonic))
+    return Access(authority, address_limit=RateLimit(BAD_TOKENS, time.monotonic))
 
 
 async def _run_task(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:

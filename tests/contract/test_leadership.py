@@ -63,7 +63,7 @@ class RealWorld:
             api,
             "default",
             name,
-            progresses=lambda: True,
+            makes_progress=lambda: True,
             name=self._name,
             duration=DURATION,
         )

@@ -142,7 +142,7 @@ class RealWorld:
         self.trickster = Trickster(client)
         self.releaser: Releaser = PodReleaser(
             self.trickster,  # type: ignore[arg-type]
-            left=lambda: self.remaining if self.may_act else 0.0,
+            seconds_left=lambda: self.remaining if self.may_act else 0.0,
         )
 
     async def _create(self, name: str) -> str:

@@ -465,7 +465,7 @@ async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: K
         had_looked.append(watchdog.has_checked_all)
         return "" if reached else "no answer"
 
-    async with kept.keeping(unreached=unreached) as watchdog:
+    async with kept.keeping(unreachable_reason=unreached) as watchdog:
 
         async def tried() -> bool:
             return len(had_looked) > 3
@@ -498,7 +498,7 @@ async def test_a_replica_that_starts_later_weakens_nothing(kept: Kept) -> None:
     async with kept.keeping():
         before = await kept.settle()
         await kept.edit(MUTATING, first(MUTATING, lambda w: w.update(failurePolicy="Ignore")))
-    async with kept.keeping(unreached=unreached):
+    async with kept.keeping(unreachable_reason=unreached):
         await until(lambda: is_back(kept, MUTATING, before[MUTATING]))
         assert all([await is_back(kept, kind, before[kind]) for kind in KINDS])
 
@@ -509,7 +509,7 @@ async def test_nothing_is_proved_while_observing(kept: Kept) -> None:
     async def forbidden() -> str:
         raise AssertionError
 
-    async with kept.keeping(unreached=forbidden):
+    async with kept.keeping(unreachable_reason=forbidden):
         await kept.settle()
         assert await weakened(kept)
     assert not kept.guarded.restores

@@ -202,7 +202,7 @@ class Kept:
         """Run a watchdog until the end of the block. By default no other replica has another CA."""
         usual: dict[str, Any] = {
             "ca": lambda: self.ca,
-            "unreached": reached,
+            "unreachable_reason": reached,
             "default_mode": lambda mode: None,
             "is_ours": no_other,
             "then": lambda: None,
@@ -211,10 +211,10 @@ class Kept:
             client or self.client,
             self.name,
             owner=self.name,
-            observing=lambda: self.observes,
+            read_observing=lambda: self.observes,
             meters=self.guarded,
             alarm=EnforcementAlarm(self.client, self.name),
-            pace=pace,
+            timing=pace,
             **(usual | more),
         )
         running = asyncio.create_task(watchdog.run())

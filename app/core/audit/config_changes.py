@@ -62,10 +62,10 @@ class ConfigChanges:
         self._specs: dict[str, tuple[ConfigFields, str]] = {}
         self._reported_specs: dict[str, str] | None = None
 
-    def start_term(self, at: Millis, notes: Mapping[str, str] | None) -> Iterator[AuditRecord]:
+    def start_term(self, at: Millis, markers: Mapping[str, str] | None) -> Iterator[AuditRecord]:
         """Start a leader term: record changes since the last term. None: the markers are lost."""
-        told = {key: text for key, text in (notes or {}).items() if is_resource_marker(key)}
-        if notes is None:
+        told = {key: text for key, text in (markers or {}).items() if is_resource_marker(key)}
+        if markers is None:
             told = {key: _text(spec) for key, (spec, _) in self._specs.items()}
         self._reported_specs = told
         for key in sorted(told.keys() - self._specs.keys()):

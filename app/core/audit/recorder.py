@@ -88,15 +88,15 @@ class AuditRecorder:
         bypasses: BypassDetector,
         cooldowns: ReclaimCooldowns,
         *,
-        silent: bool = False,
+        is_disabled: bool = False,
     ) -> None:
-        """`silent`: no event is recorded, because there is no audit chain."""
+        """`is_disabled`: no event is recorded, because there is no audit chain."""
         self._registry = registry
         self._tenancy = tenancy
         self._bypasses = bypasses
         self._cooldowns = cooldowns
         self._config_changes = ConfigChanges()
-        self._is_disabled = silent
+        self._is_disabled = is_disabled
         self._is_leader = False
         self._effects: list[Effect] = []
         self._requested_releases: dict[Uid, Release] = {}
@@ -113,18 +113,18 @@ class AuditRecorder:
     def _now(self) -> Millis:
         return self._registry.usage.now
 
-    def start_term(self, notes: Mapping[str, str] | None, intents: Iterable[Intend]) -> None:
+    def start_term(self, markers: Mapping[str, str] | None, intents: Iterable[Intend]) -> None:
         """Start a leader term: record the events that no leader has recorded."""
         if self._is_disabled:
             return
         self._is_leader = True
-        if notes is None:
+        if markers is None:
             self._mark_all_recorded()
         else:
-            self._cooldowns.restore_audit_markers(notes, self._now)
-            self._restore_audit_markers(notes, {intent.ref.uid: intent for intent in intents})
+            self._cooldowns.restore_audit_markers(markers, self._now)
+            self._restore_audit_markers(markers, {intent.ref.uid: intent for intent in intents})
         self._ended_while_following.clear()
-        self._effects += self._config_changes.start_term(self._now, notes)
+        self._effects += self._config_changes.start_term(self._now, markers)
         for uid, tracked in self._registry.pods.items():
             waits = tracked.state is not PodState.USING
             if not _is_recorded_ungated(tracked.last_audit_entry) and not (
@@ -338,10 +338,10 @@ class AuditRecorder:
         pod = tracked.pod
         facts = pod_identity(pod, pod.user, self._tenant(pod)) | eviction_facts(eviction)
         facts |= {"lostGpuSeconds": device_time_lost_by(tracked, self._now) // 1000}
-        notes: tuple[tuple[str, str], ...] = ()
+        markers: tuple[tuple[str, str], ...] = ()
         if isinstance(eviction, EvictForReclaim) and eviction.cause is not ReclaimCause.PRIORITY:
-            notes = (self._cooldowns.record_reclaim(reclaim_record_of(eviction), self._now),)
-        self._add_record(EntryType.RECLAIMED, facts, notes)
+            markers = (self._cooldowns.record_reclaim(reclaim_record_of(eviction), self._now),)
+        self._add_record(EntryType.RECLAIMED, facts, markers)
 
     def _record_bypass(self, bypass: Bypassed) -> None:
         self._record_from_backlog(bypass.ref.uid)
@@ -389,17 +389,17 @@ class AuditRecorder:
         self._add_record(EntryType.HELD, facts)
 
     def _restore_audit_markers(
-        self, notes: Mapping[str, str], intents: Mapping[Uid, Intend]
+        self, markers: Mapping[str, str], intents: Mapping[Uid, Intend]
     ) -> None:
         for tracked in self._registry.pods.values():
-            tracked.last_audit_entry = notes.get(tracked.pod.uid, "")
+            tracked.last_audit_entry = markers.get(tracked.pod.uid, "")
         for uid, pod in self._finished.items():
-            noted = notes.get(uid, "")
+            noted = markers.get(uid, "")
             if noted and noted != HELD:
                 self._finished_with_marker.add(uid)
             elif _is_stamped(pod):
                 self._record_finished_release(pod, noted, None)
-        for key, text in notes.items():
+        for key, text in markers.items():
             uid = Uid(key)
             if is_resource_marker(key) or is_cooldown_marker(key):
                 continue
@@ -454,9 +454,9 @@ class AuditRecorder:
         self,
         entry_type: EntryType,
         facts: Mapping[str, Fact],
-        notes: tuple[tuple[str, str], ...] = (),
+        markers: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self._effects.append(AuditRecord(self._now, entry_type, facts, notes))
+        self._effects.append(AuditRecord(self._now, entry_type, facts, markers))
 
 
 def _is_recorded_ungated(noted: str) -> bool:

@@ -52,12 +52,12 @@ class Search:
     """
 
     def __init__(
-        self, text: str, sees_tenant: Callable[[TenantName], bool], sees: Sees, most: int
+        self, text: str, may_see_tenant: Callable[[TenantName], bool], may_see_user: Sees, most: int
     ) -> None:
         """`most`: the most objects of each kind in the result."""
         self._folded_text = text.casefold()
-        self._may_see_tenant = sees_tenant
-        self._may_see_user = sees
+        self._may_see_tenant = may_see_tenant
+        self._may_see_user = may_see_user
         self._most = most
         self._found = {kind: dict[SearchHit, int]() for kind in HitKind}
 

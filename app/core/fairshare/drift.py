@@ -21,10 +21,10 @@ class Drift:
 
     __slots__ = ("_max_siblings", "pairs", "ratio")
 
-    def __init__(self, witnesses: int | None) -> None:
+    def __init__(self, max_siblings: int | None) -> None:
         self.ratio = 0.0
         self.pairs = 0
-        self._max_siblings = witnesses
+        self._max_siblings = max_siblings
 
     def measure(
         self, tree: ShareTree, choice: Selection, could_start: Callable[[TenantNode], bool]

@@ -30,9 +30,9 @@ MAX_REPORTED_PODS = 10
 class GangTimeouts:
     """Evicts incomplete gangs. It acts only while this engine leads."""
 
-    def __init__(self, registry: PodRegistry, restraint: EvictionLimit) -> None:
+    def __init__(self, registry: PodRegistry, eviction_limit: EvictionLimit) -> None:
         self._registry = registry
-        self._eviction_limit = restraint
+        self._eviction_limit = eviction_limit
         self._stalled_since: Millis | None = None
         """Since when binding is stalled and gangs are not judged, or None."""
         self._planned_evictions: dict[GangKey, tuple[Gang, str, bool]] = {}

@@ -37,7 +37,7 @@ from app.core.podspec.pod_groups import SIZE_FROM_GROUP, GangDeclaration
 class Gangs:
     """All gangs with at least one known pod."""
 
-    def __init__(self, usage: LiveUsage, shapes: EquivalenceTable) -> None:
+    def __init__(self, usage: LiveUsage, equivalence_table: EquivalenceTable) -> None:
         self.waiting: dict[Uid, Gang] = {}
         self.partially_released: dict[Uid, Gang] = {}
         self.deferred: Mapping[GangKey, Millis] = {}
@@ -45,7 +45,7 @@ class Gangs:
         self.readiness = GangReadiness()
         self._known: dict[GangKey, Gang] = {}
         self._usage = usage
-        self._equivalence_table = shapes
+        self._equivalence_table = equivalence_table
         self._ready: dict[Uid, tuple[PoolName, ...]] = {}
         self._unsettled: dict[GangKey, Gang] = {}
         self._declared = GangDeclarations()

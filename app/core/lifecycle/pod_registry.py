@@ -64,7 +64,7 @@ class PodRegistry:
         tenancy: TenantDirectory,
         pools: Pools,
         usage: LiveUsage,
-        claimants: ClaimCharges,
+        claim_charges: ClaimCharges,
         fit: DeviceFit,
     ) -> None:
         self.pods: dict[Uid, PodRecord] = {}
@@ -78,7 +78,7 @@ class PodRegistry:
         self.usage = usage
         self._tenancy = tenancy
         self._pools = pools
-        self._claim_charges = claimants
+        self._claim_charges = claim_charges
         self._fit = fit
         self._equivalence_table = EquivalenceTable()
         self.gangs = Gangs(usage, self._equivalence_table)

@@ -74,11 +74,11 @@ class SchedulingTimeouts:
     """Released pods without a node, and the backoffs after failed scheduling."""
 
     def __init__(
-        self, registry: PodRegistry, growth: AutoscalingBackoff, restraint: EvictionLimit
+        self, registry: PodRegistry, growth: AutoscalingBackoff, eviction_limit: EvictionLimit
     ) -> None:
         self._registry = registry
         self._growth = growth
-        self._eviction_limit = restraint
+        self._eviction_limit = eviction_limit
         self._awaited_nodes: dict[Uid, _AwaitedNodes] = {}
         self._expired: dict[Uid, Millis] = {}
         """Pods with an expired time-out and no decision, and when it expired."""

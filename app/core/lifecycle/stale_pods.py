@@ -45,11 +45,14 @@ class StalePods:
     """Pods that were found stale, until they are gone or cleared."""
 
     def __init__(
-        self, registry: PodRegistry, reclaims: Collection[StaleReason], goes: Callable[[Uid], bool]
+        self,
+        registry: PodRegistry,
+        reclaims: Collection[StaleReason],
+        is_accepted: Callable[[Uid], bool],
     ) -> None:
-        """`goes` returns whether an eviction was accepted, even if it is not visible yet."""
+        """`is_accepted` returns whether an eviction was accepted, even if it is not visible yet."""
         self._registry = registry
-        self._is_accepted = goes
+        self._is_accepted = is_accepted
         self._reclaims = frozenset(reclaims)
         self._entries: dict[Uid, _StaleEntry] = {}
 

@@ -73,9 +73,13 @@ class AssignmentRequest:
     )
 
     def __init__(
-        self, parts: Parts, pins: Pins, layout: ResourceIndex, manner: GangLayout = DEFAULT_LAYOUT
+        self,
+        parts: Parts,
+        pins: Pins,
+        layout: ResourceIndex,
+        gang_layout: GangLayout = DEFAULT_LAYOUT,
     ) -> None:
-        self.gang_layout = manner
+        self.gang_layout = gang_layout
         self.parts = parts  # keeps the object alive, so that its id stays unique
         self.pins = pins
         self.requests = [(layout.index_request(amounts), count) for amounts, count in parts]

@@ -53,12 +53,13 @@ class _Known(NamedTuple):
 class ConstraintSignatures:
     """The signatures of terms, on nodes that are added one by one.
 
-    A node matches terms exactly if it matches their signature, for labels as well as taints. `gone`
-    is called with the number of terms that are no longer in use, and that of their signature.
+    A node matches terms exactly if it matches their signature, for labels as well as taints.
+    `on_unused` is called with the number of terms that are no longer in use, and that of their
+    signature.
     """
 
-    def __init__(self, gone: Callable[[int, int], None]) -> None:
-        self._on_unused = gone
+    def __init__(self, on_unused: Callable[[int, int], None]) -> None:
+        self._on_unused = on_unused
         self._nodes: dict[NodeName, Node] = {}
         self._positions = NodePositions()
         self._bits_by_name = LabelBitsets()

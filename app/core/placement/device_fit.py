@@ -49,9 +49,9 @@ class _Kind:
 class DeviceFit:
     """The closed nodes of each kind of request in use."""
 
-    def __init__(self, capacity: DeviceCapacity, company: PodPeers) -> None:
+    def __init__(self, capacity: DeviceCapacity, pod_peers: PodPeers) -> None:
         self._capacity = capacity
-        self._pod_peers = company
+        self._pod_peers = pod_peers
         self._kinds: OrderedDict[str, _Kind] = OrderedDict()
 
     def rules(self, needs: Iterable[DeviceNeed]) -> tuple[PodDistanceRule, ...]:

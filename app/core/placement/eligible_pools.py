@@ -99,11 +99,13 @@ _Asked = tuple[tuple[PoolName, ...], tuple[PoolName, ...], MemoryNeed | None]
 
 
 class EligiblePools:
-    """Eligible pools by constraints. `reach` and `makes` must contain the same pools and nodes."""
+    """Eligible pools by constraints. `node_filter` and `hardware` must contain the same pools and
+    nodes.
+    """
 
-    def __init__(self, reach: NodeFilter, makes: PoolHardware) -> None:
-        self._node_filter = reach
-        self._hardware = makes
+    def __init__(self, node_filter: NodeFilter, hardware: PoolHardware) -> None:
+        self._node_filter = node_filter
+        self._hardware = hardware
         self._pools: Mapping[PoolName, Pool] = {}
         self._barred: frozenset[PoolName] = frozenset()
         self._known: WeakKeyDictionary[NodeConstraints, dict[_Asked, tuple[PoolName, ...]]] = (

@@ -34,8 +34,8 @@ class _Held:
 class ExistingAntiAffinity:
     """Terms of existing pods, by the namespaces that they select."""
 
-    def __init__(self, company: PodPeers) -> None:
-        self._pod_peers = company
+    def __init__(self, pod_peers: PodPeers) -> None:
+        self._pod_peers = pod_peers
         self._pods: dict[Uid, _Held] = {}
         self._terms_by_namespace: dict[str, dict[str, AntiAffinityTerm]] = {}
         self._all_namespaces_terms: dict[str, AntiAffinityTerm] = {}

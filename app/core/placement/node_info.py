@@ -40,13 +40,13 @@ class IndexedRequest:
     def __init__(
         self,
         needs: tuple[tuple[int, int], ...],
-        lacking: bool,
-        whole: Mapping[int, int] = _NOTHING,
+        has_unknown_resource: bool,
+        whole_devices: Mapping[int, int] = _NOTHING,
     ) -> None:
         self.needs = needs
         self.amounts = dict(needs)
-        self.has_unknown_resource = lacking
-        self.whole_devices = whole
+        self.has_unknown_resource = has_unknown_resource
+        self.whole_devices = whole_devices
 
     def amount_of(self, row: int, size: int) -> int:
         """Return the requested amount of a fractional resource with devices of this size."""
@@ -125,8 +125,8 @@ class NodeAllocation:
 
     __slots__ = ("demand", "device_amounts", "has_fitting_devices", "node_info")
 
-    def __init__(self, site: NodeInfo, demand: Amounts) -> None:
-        self.node_info = site
+    def __init__(self, node_info: NodeInfo, demand: Amounts) -> None:
+        self.node_info = node_info
         self.demand = demand
         self.device_amounts: dict[int, DeviceAmounts] = {}
         self.has_fitting_devices = True
@@ -157,13 +157,13 @@ class NodeInfo:
         "resource_index",
     )  # fmt: skip
 
-    def __init__(self, name: NodeName, layout: ResourceIndex) -> None:
+    def __init__(self, name: NodeName, resource_index: ResourceIndex) -> None:
         self.name = name
-        self.resource_index = layout
+        self.resource_index = resource_index
         self.capacity: Amounts = {}
         self.fractions: Amounts = {}
         self.is_ready = self.is_known = False
-        self.free: list[int] = [0] * len(layout.resources)
+        self.free: list[int] = [0] * len(resource_index.resources)
         self.device_trays: dict[int, DeviceTray] = {}
         self._allocations: dict[NodeAllocation, None] = {}
         self._overcommitted: dict[NodeAllocation, None] = {}

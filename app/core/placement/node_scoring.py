@@ -36,8 +36,8 @@ class NodeState:
 
     __slots__ = ("_gauge", "_usable", "free_capacity", "names", "serial")
 
-    def __init__(self, room: FreeCapacity, serial: int) -> None:
-        self.free_capacity = room
+    def __init__(self, free_capacity: FreeCapacity, serial: int) -> None:
+        self.free_capacity = free_capacity
         self.serial = serial
         self.names: list[NodeName] = []
         self._gauge: UsabilityGauge | None = None
@@ -147,9 +147,9 @@ class ScoredNodes:
 
     __slots__ = ("_capacities", "_log", "_order", "_read", "request", "scorer")
 
-    def __init__(self, ask: IndexedRequest, judge: NodeScorer, log: StateLog) -> None:
-        self.request = ask
-        self.scorer = judge
+    def __init__(self, request: IndexedRequest, scorer: NodeScorer, log: StateLog) -> None:
+        self.request = request
+        self.scorer = scorer
         self._log = log
         self._read = -1
         self._order: list[ScoredState] = []

@@ -135,9 +135,9 @@ class PodPeers:
     """
 
     def __init__(
-        self, reach: NodeFilter, labels_of: Callable[[NodeName], Mapping[str, str]]
+        self, node_filter: NodeFilter, labels_of: Callable[[NodeName], Mapping[str, str]]
     ) -> None:
-        self._node_filter = reach
+        self._node_filter = node_filter
         self._labels_of = labels_of
         self._groups: dict[str, _Places] = {}
         self._bound: dict[str, _Places] = {}
@@ -380,8 +380,8 @@ def _lowest(spacing: PodDistanceRule, levels: dict[str | None, int]) -> int:
 class TentativePeers:
     """Pods of each group, including the unreleased pods of one plan."""
 
-    def __init__(self, company: PodPeers, pool: PoolName) -> None:
-        self._pod_peers = company
+    def __init__(self, pod_peers: PodPeers, pool: PoolName) -> None:
+        self._pod_peers = pod_peers
         self._pool = pool
         self._planned: dict[str, _Places] = {}
 

@@ -83,11 +83,11 @@ class DeviceTray:
 
     __slots__ = ("_partly", "_row", "_unused", "capacity", "size")
 
-    def __init__(self, row: int, size: int, offer: int) -> None:
+    def __init__(self, row: int, size: int, capacity: int) -> None:
         self.size = size
-        self.capacity = offer
+        self.capacity = capacity
         self._row = row
-        count, odd = divmod(max(0, offer), size)
+        count, odd = divmod(max(0, capacity), size)
         self._unused = list(range(count - 1, -1, -1))
         self._partly = [(odd, count)] if odd else []
 

@@ -239,11 +239,11 @@ NO_DOMAIN: Domain = ()
 
 
 class TopologySpreading:
-    """One search. `room`: the number of pods that fit on each open node."""
+    """One search. `pods_per_node`: the number of pods that fit on each open node."""
 
-    def __init__(self, domains: Domains, room: Mapping[NodeName, int], fill: Fill) -> None:
+    def __init__(self, domains: Domains, pods_per_node: Mapping[NodeName, int], fill: Fill) -> None:
         self._domains = domains
-        self._pods_per_node = room
+        self._pods_per_node = pods_per_node
         self._fill = fill
 
     def find_nodes(

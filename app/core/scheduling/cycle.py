@@ -227,11 +227,11 @@ class SchedulingCycle:
             self._drift.measure(tree, choice, self.selector.could_start)
         decision = self._build_decision(choice, backfilled, half)
         waiting = list(workload.pods_to_release)
-        paid = self.reservations.exclusive_reservation_of(uid)
-        if paid is not None:
+        reservation = self.reservations.exclusive_reservation_of(uid)
+        if reservation is not None:
             for tracked in waiting:
                 tracked.reclaim_protection = (
-                    paid.losing_tenants,
+                    reservation.losing_tenants,
                     Millis(self._registry.usage.now + COOLDOWN_MS),
                 )
         by_uid = {t.pod.uid: t for t in waiting}
@@ -243,20 +243,20 @@ class SchedulingCycle:
             zip(pods, choice.assignment.nodes, strict=True),
             key=lambda each: (_claim_order(each[0]), each[1] is None),
         )
-        kept = self.reservations.reserved_nodes(choice.pool, uid)
+        reserved = self.reservations.reserved_nodes(choice.pool, uid)
         refusing = self._refusing_nodes(choice.leaf.tenant, choice.pool)
-        off = self._host_names(kept + refusing)
+        avoided_hosts = self._host_names(reserved + refusing)
         effects: list[Effect] = []
         for pod, node in pairs:
-            avoided = off
+            avoided = avoided_hosts
             if node is None:
-                avoided = self._reserved_hosts_that_fit(pod, choice.pool, kept) + self._host_names(
-                    refusing
-                )
-            way = self._node_binding(pod, choice.equivalence_class, node, avoided)
+                avoided = self._reserved_hosts_that_fit(
+                    pod, choice.pool, reserved
+                ) + self._host_names(refusing)
+            binding = self._node_binding(pod, choice.equivalence_class, node, avoided)
             one = by_uid[pod.uid]
             effects.append(
-                self._release_one(one, choice.pool, node, epoch, decision, len(pairs), way)
+                self._release_one(one, choice.pool, node, epoch, decision, len(pairs), binding)
             )
         tree.mark_served(choice.leaf, (epoch, self._sequence))
         self.reservations.drop(uid)
@@ -286,7 +286,7 @@ class SchedulingCycle:
         epoch: int,
         decision: Decision | None,
         together: int = 1,
-        way: NodeBinding = NO_BINDING,
+        binding: NodeBinding = NO_BINDING,
     ) -> Release:
         """Start the release of one pod. If it has no pool, it may use any node, uncharged."""
         self._sequence += 1
@@ -303,10 +303,10 @@ class SchedulingCycle:
             self._sequence,
             self._registry.usage.now,
         )
-        selector = {**self._pools.pools[pool].selector, **way.domain_selector} if pool else {}
+        selector = {**self._pools.pools[pool].selector, **binding.domain_selector} if pool else {}
         selector = {k: v for k, v in selector.items() if k not in pod.selector}
         self._registry.mark_releasing(
-            tracked, node, constraints_with_hint(pod, selector, way.node_hint)
+            tracked, node, constraints_with_hint(pod, selector, binding.node_hint)
         )
         self.in_flight.add(pod.uid)
         tolerations = self._pools.pools[pool].tolerations if pool else ()
@@ -325,28 +325,30 @@ class SchedulingCycle:
             decision=decision,
             tolerations=tuple(each for each in tolerations if each not in pod.tolerations),
             has_tolerations=bool(pod.tolerations),
-            node_hint=way.node_hint,
+            node_hint=binding.node_hint,
             batch_size=together,
             claims=self._registry.claims_to_grant(pod),
             generated_claims=frozenset(ref.name for ref in pod.claims if ref.generated),
         )
 
-    def _reserved_hosts_that_fit(self, pod: Pod, pool: PoolName, kept: list[NodeName]) -> list[str]:
+    def _reserved_hosts_that_fit(
+        self, pod: Pod, pool: PoolName, reserved: list[NodeName]
+    ) -> list[str]:
         """Return the hosts with reserved capacity that could hold a pod now.
 
         The pod waits for a future node, which the scheduler does not know. Other hosts are not
         named, because some autoscalers add no node for a pod that names any.
         """
         free = self._placement.free_on
-        return self._host_names([name for name in kept if fits(pod.demand, free(pool, name))])
+        return self._host_names([name for name in reserved if fits(pod.demand, free(pool, name))])
 
     def _node_binding(
-        self, pod: Pod, shape: EquivalenceClass, node: NodeName | None, off: list[str]
+        self, pod: Pod, shape: EquivalenceClass, node: NodeName | None, avoided_hosts: list[str]
     ) -> NodeBinding:
         """Return how the scheduler is directed to the selected node or domain."""
         labels = self._pools.labels_of(node) if node is not None else {}
         return NodeBinding(
-            node_hint_of(shape, pod, node, labels, off), domain_selector_of(shape, labels)
+            node_hint_of(shape, pod, node, labels, avoided_hosts), domain_selector_of(shape, labels)
         )
 
     def _host_names(self, nodes: list[NodeName]) -> list[str]:
@@ -408,11 +410,11 @@ class SchedulingCycle:
                 pool not in self.reservations.exclusive
                 and (queue_key.uid, pool) not in self._without_victims
             ):
-                clearance = self._reclaimer.find_victims(leaf, queue_key, shape, pool)
+                plan = self._reclaimer.find_victims(leaf, queue_key, shape, pool)
                 self._registry.usage.tree.update_order()
-                if clearance is not None:
+                if plan is not None:
                     self.release_window.record_reclaim(pool)
-                    return self._evict(leaf, pool, clearance)
+                    return self._evict(leaf, pool, plan)
                 self._without_victims.add((queue_key.uid, pool))
         return self._report_cooldowns(workload.pods_to_release[0].ref, leaf)
 
@@ -439,25 +441,25 @@ class SchedulingCycle:
                 )
         return effects
 
-    def _evict(self, leaf: UserNode, pool: PoolName, clearance: ReclaimPlan) -> list[Effect]:
+    def _evict(self, leaf: UserNode, pool: PoolName, plan: ReclaimPlan) -> list[Effect]:
         assert leaf.head is not None
         queue_key, shape, _ = leaf.head
         workload = self._registry.find_workload(queue_key.uid)
         assert workload is not None
         beneficiary = workload.pods_to_release[0].ref
-        judged = zip(clearance.victims, clearance.weighted_shares, strict=True)
+        judged = zip(plan.victims, plan.weighted_shares, strict=True)
         victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
         self.reservations.exclusive[pool] = Reservation(
             queue_key,
             leaf,
             shape,
             pool,
-            dict(clearance.capacity_by_node),
+            dict(plan.capacity_by_node),
             self._placement.pools_version,
             is_exclusive=True,
-            victims={t.pod.uid for t, _, _ in victims} | clearance.terminating,
+            victims={t.pod.uid for t, _, _ in victims} | plan.terminating,
             active_since=self._registry.usage.now,
-            losing_tenants=frozenset(v.leaf.tenant for v in clearance.victims),
+            losing_tenants=frozenset(v.leaf.tenant for v in plan.victims),
         )
         orders: list[EvictForReclaim] = []
         for tracked, cause, compared in victims:
@@ -469,7 +471,7 @@ class SchedulingCycle:
                 EvictForReclaim(tracked.ref, *whose, cause, pool, compared, len(victims), overrides)
             )
         reservation = self.reservations.exclusive[pool]
-        return self.evictions.notices.start_reclaim(reservation, clearance.victims, orders)
+        return self.evictions.notices.start_reclaim(reservation, plan.victims, orders)
 
     def _drop_unusable_reservations(self) -> None:
         """Drop exclusive reservations without remaining victims if others took the capacity."""

@@ -37,9 +37,9 @@ class WorkloadSelector:
         registry: PodRegistry,
         placement: Allocations,
         reservations: Reservations,
-        considers: Callable[[Uid | None], None],
+        on_evaluate: Callable[[Uid | None], None],
     ) -> None:
-        self._on_evaluate = considers
+        self._on_evaluate = on_evaluate
         self._registry = registry
         self._placement = placement
         self._reservations = reservations

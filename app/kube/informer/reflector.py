@@ -52,10 +52,10 @@ class Reflector(Generic[T]):
         sink: EventSink,
         clock: Callable[[], Millis],
         timing: Timing = NORMAL,
-        interrupted: Callable[[WatchedSource], None] = lambda _: None,
+        on_interruption: Callable[[WatchedSource], None] = lambda _: None,
         steps: Steps | None = None,
     ) -> None:
-        """`interrupted` is called for each watch that ends early."""
+        """`on_interruption` is called for each watch that ends early."""
         self.kind = kind
         self.list_count = 0
         """Number of completely read lists."""
@@ -63,7 +63,7 @@ class Reflector(Generic[T]):
         self._sink = sink
         self._clock = clock
         self._timing = timing
-        self._on_interruption = interrupted
+        self._on_interruption = on_interruption
         self._steps = steps
         self._freshness = Freshness(
             kind.source, sink, clock, silence=timing.silence, outage=timing.outage

@@ -49,9 +49,9 @@ DISCOVERY: dict[str, dict[str, Any]] = {
 class Aggregated:
     """Serves discovery, and passes authenticated requests to the REST app."""
 
-    def __init__(self, app: ASGIApp, front: FrontDoor) -> None:
+    def __init__(self, app: ASGIApp, front_door: FrontDoor) -> None:
         self._app = app
-        self._front_door = front
+        self._front_door = front_door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

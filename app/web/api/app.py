@@ -59,7 +59,7 @@ def api_app(
     problems.install_error_handlers(app, documented.methods, told)
     app.add_middleware(BodyLimit)
     app.add_middleware(
-        AgeHeader, age=context.data_age, pause=lambda: pause_text(context), below="/v1/"
+        AgeHeader, age=context.data_age, pause=lambda: pause_text(context), path_prefix="/v1/"
     )
     v1 = APIRouter(
         prefix="/v1",

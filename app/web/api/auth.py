@@ -50,17 +50,18 @@ class Access:
 
     def __init__(
         self,
-        authority: Authorizer,
-        callers: RateLimit | None = None,
-        strangers: RateLimit | None = None,
+        authorizer: Authorizer,
+        caller_limit: RateLimit | None = None,
+        address_limit: RateLimit | None = None,
     ) -> None:
-        """`callers`: rate limit of each caller. `strangers`: rate limit of bad tokens per address.
+        """`caller_limit`: rate limit of each caller. `address_limit`: rate limit of bad tokens per
+        address.
 
         None: no limit.
         """
-        self._authorizer = authority
-        self._caller_limit = callers
-        self._address_limit = strangers
+        self._authorizer = authorizer
+        self._caller_limit = caller_limit
+        self._address_limit = address_limit
         self._valid_tokens: OrderedDict[bytes, None] = OrderedDict()
         """Hashes of tokens that were valid at their last use, least recently used first."""
 

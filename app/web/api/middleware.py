@@ -22,13 +22,13 @@ class AgeHeader:
     """
 
     def __init__(
-        self, app: ASGIApp, age: Callable[[], int], pause: Callable[[], str], below: str
+        self, app: ASGIApp, age: Callable[[], int], pause: Callable[[], str], path_prefix: str
     ) -> None:
         """`age` returns milliseconds, `pause` why no pod can be released, or ""."""
         self._app = app
         self._age = age
         self._pause = pause
-        self._path_prefix = below
+        self._path_prefix = path_prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
@@ -57,9 +57,9 @@ JSON = "application/json"
 class BodyLimit:
     """Reads the body of a request before the app does."""
 
-    def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int = MOST_BYTES) -> None:
         self._app = app
-        self._max_bytes = most
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in BODILESS_METHODS:

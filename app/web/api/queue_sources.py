@@ -64,12 +64,12 @@ class LeaderQueues:
 
     def __init__(
         self,
-        copy: QueueReader,
-        own: QueueReader,
+        leader_copy: QueueReader,
+        own_queues: QueueReader,
         has_leader: Callable[[], bool],
         is_synced: Callable[[], bool],
     ) -> None:
-        self._leader_copy, self._own_queues = copy, own
+        self._leader_copy, self._own_queues = leader_copy, own_queues
         self._has_leader, self._is_synced = has_leader, is_synced
 
     async def read_pending_counts(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:

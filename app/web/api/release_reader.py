@@ -44,13 +44,13 @@ class ReleaseReader:
         chain: AuditReader,
         managed: ManagedResources,
         now: Callable[[], Millis],
-        most: int = MOST_RELEASES,
+        max_releases: int = MOST_RELEASES,
     ) -> None:
         self.complete_since: Millis | None = None
         self._chain = chain
         self._managed = managed
         self._now = now
-        self._max_releases = most
+        self._max_releases = max_releases
         self._releases: deque[ReleasedPod] = deque()
         self._last_number = 0
         self._lock = asyncio.Lock()

@@ -63,20 +63,20 @@ class StreamTiming:
 class StateCache:
     """Cache of the newest state for each set of rights in use, with the number of its version.
 
-    `make` returns the complete data. `cut` limits the data to a set of rights.
+    `collect` returns the complete data. `restrict` limits the data to a set of rights.
     """
 
     def __init__(
         self,
-        make: Callable[[], DashboardFacts],
-        cut: Callable[[DashboardFacts, VisibleState], DashboardState],
+        collect: Callable[[], DashboardFacts],
+        restrict: Callable[[DashboardFacts, VisibleState], DashboardState],
         clock: Callable[[], float],
-        beat: float,
+        interval: float,
     ) -> None:
-        self._collect = make
-        self._restrict = cut
+        self._collect = collect
+        self._restrict = restrict
         self._clock = clock
-        self._interval = beat
+        self._interval = interval
         self._facts: DashboardFacts | None = None
         self._next_computation = 0.0
         self._computation = 0
@@ -126,9 +126,11 @@ class _Shown:
 class ConnectionLimit:
     """Limits the number of open streams, in total and per caller."""
 
-    def __init__(self, most: int = MOST_STREAMS, most_of_one: int = MOST_PER_CALLER) -> None:
-        self._max_streams = most
-        self._max_per_caller = most_of_one
+    def __init__(
+        self, max_streams: int = MOST_STREAMS, max_per_caller: int = MOST_PER_CALLER
+    ) -> None:
+        self._max_streams = max_streams
+        self._max_per_caller = max_per_caller
         self._streams_by_caller: Counter[str] = Counter()
 
     def add_stream(self, name: str) -> None:
@@ -154,12 +156,16 @@ class EventStreamResponse(StreamingResponse):
     media_type = MEDIA_TYPE
 
     def __init__(
-        self, content: AsyncIterator[bytes], room: ConnectionLimit, name: str, write_timeout: float
+        self,
+        content: AsyncIterator[bytes],
+        connection_limit: ConnectionLimit,
+        caller: str,
+        write_timeout: float,
     ) -> None:
         # The headers ask proxies not to cache or buffer.
         super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._connection_limit = room
-        self._caller = name
+        self._connection_limit = connection_limit
+        self._caller = caller
         self._write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

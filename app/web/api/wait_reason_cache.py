@@ -41,9 +41,9 @@ Backlogs = Mapping[QueueName, QueueBacklog]
 class WaitReasonCache:
     """The cache. `clock` returns monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float], thinking: float = TIME_LIMIT_SECONDS) -> None:
+    def __init__(self, clock: Callable[[], float], time_limit: float = TIME_LIMIT_SECONDS) -> None:
         self._clock = clock
-        self._time_limit = thinking
+        self._time_limit = time_limit
         self._reasons: dict[Uid, str] = {}
         """Wait reasons by the first pod of each group, the most recently evaluated last."""
 

@@ -36,18 +36,18 @@ class TlsAcceptor:
         listening: socket.socket,
         new_protocol: Callable[[], asyncio.Protocol],
         tls: Callable[[], ssl.SSLContext | None],
-        handshakes: int,
+        max_handshakes: int,
         handshake_seconds: float,
     ) -> None:
         """`tls` is called for each connection; None: plain text.
 
-        At most `handshakes` are in progress; a further one drops the oldest. An API server needs
-        milliseconds, so the oldest handshake is not an API server's.
+        At most `max_handshakes` are in progress; a further one drops the oldest. An API server
+        needs milliseconds, so the oldest handshake is not an API server's.
         """
         self._socket = listening
         self._new_protocol = new_protocol
         self._tls = tls
-        self._max_handshakes = handshakes
+        self._max_handshakes = max_handshakes
         self._handshake_seconds = handshake_seconds
         # A dictionary preserves the order of arrival, unlike a set.
         self._handshakes: dict[asyncio.Task[None], None] = {}

@@ -124,12 +124,12 @@ class Admission(Generic[T]):
 
     def __init__(
         self,
-        read: Callable[[bytes | bytearray], Request[T]],
+        decode: Callable[[bytes | bytearray], Request[T]],
         handler: Handler[T],
         reporter: Reporter | None = None,
         owners: OwnerResolver | None = None,
     ) -> None:
-        self._decode = read
+        self._decode = decode
         self._handler = handler
         self._reporter = reporter
         self._owners = owners

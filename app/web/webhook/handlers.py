@@ -262,8 +262,8 @@ class TemplateStampHandler:
 class ChangedByHandler:
     """Handler of /sign: records the caller in changes of Fairgate's objects."""
 
-    def __init__(self, speakers: frozenset[str]) -> None:
-        self._delegates = speakers
+    def __init__(self, delegates: frozenset[str]) -> None:
+        self._delegates = delegates
 
     def owner_to_look_up(self, _: Request[Any]) -> None:
         """Return None: a change has no owner."""

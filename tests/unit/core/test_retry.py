@@ -125,7 +125,7 @@ async def test_who_turned_out_to_be_of_use_meanwhile_is_not_evicted() -> None:
         inbox := EventQueue(),
         meters,
         lambda: Millis(7),
-        wanted=lambda uid: uid != "busy",
+        is_still_needed=lambda uid: uid != "busy",
     )
     for name in ("busy", "idle"):
         corrections.start_order(EvictPod(PodRef(Uid(name), "space", name), "it is idle", "idle"))

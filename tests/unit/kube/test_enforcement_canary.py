@@ -79,7 +79,7 @@ class Tried:
             ),  # type: ignore[arg-type]
             publish=self._publish,
             checks=checks or (HOLD, CREATE, RELEASE),
-            haste=ProofTiming(0, 0, tries=3),
+            timing=ProofTiming(0, 0, tries=3),
         )
 
     async def _publish(self, holes: Mapping[str, str]) -> None:

@@ -404,7 +404,7 @@ async def test_a_failure_that_lasts_is_logged_with_its_current_reason(
         return [vars(each)["why"] for each in caplog.records if each.msg == FAILURE]
 
     with caplog.at_level(logging.WARNING, "fairgate.kube"):
-        async with kept.keeping(unreached=unreached):
+        async with kept.keeping(unreachable_reason=unreached):
 
             async def is_told() -> bool:
                 return len(told()) > 1

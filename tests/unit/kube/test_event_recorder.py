@@ -145,7 +145,7 @@ async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> No
 
 
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
-    announcer = PodAnnouncer(Board(), nothing, room=2)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(Board(), nothing, capacity=2)  # type: ignore[arg-type]
     for name in "abcd":
         announcer.emit(tell(name))
     assert announcer.dropped == 2
@@ -172,7 +172,7 @@ def test_events_about_problems_are_warnings() -> None:
 
 async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None:
     board = Board()
-    announcer = PodAnnouncer(board, nothing, room=2)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, nothing, capacity=2)  # type: ignore[arg-type]
     for name in "abcde":
         announcer.emit(tell(name))
     announcer.emit(EmitEvent(PodRef(Uid("f"), "other", "f"), EventReason.WAITING, "f"))
@@ -186,7 +186,7 @@ async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None
 
 async def test_the_shared_event_is_about_the_newest_pod_that_still_waits() -> None:
     board, reasons = Board(), {Uid(name): f"{name} waits" for name in "abcd"}
-    announcer = PodAnnouncer(board, reasons.get, room=1)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, reasons.get, capacity=1)  # type: ignore[arg-type]
     for name in "abcd":
         announcer.emit(hold(name, EventReason.WAITING))
     del reasons[Uid("d")]
@@ -196,7 +196,7 @@ async def test_the_shared_event_is_about_the_newest_pod_that_still_waits() -> No
 
 async def test_the_shared_event_mentions_only_pods_that_still_wait() -> None:
     board, reasons = Board(), {Uid(name): f"{name} waits" for name in "ab"}
-    announcer = PodAnnouncer(board, reasons.get, room=1)  # type: ignore[arg-type]
+    announcer = PodAnnouncer(board, reasons.get, capacity=1)  # type: ignore[arg-type]
     for name in "abbc":
         announcer.emit(hold(name, EventReason.WAITING))
     await run_for(announcer, 0.05)

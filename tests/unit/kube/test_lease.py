@@ -29,7 +29,7 @@ def candidate(leases: Leases, name: str, clock: Clock | None = None) -> LeaseLea
         leases,
         "fairgate-system",
         name,
-        progresses=lambda: True,
+        makes_progress=lambda: True,
         duration=DURATION,
         clock=clock or Clock(),
     )

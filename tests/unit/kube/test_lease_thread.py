@@ -50,7 +50,7 @@ class Rig:
 
     def _leadership(self, client: Client) -> LeaseLeadership:
         return LeaseLeadership(
-            client, "default", "first", progresses=lambda: self.progresses, duration=DURATION
+            client, "default", "first", makes_progress=lambda: self.progresses, duration=DURATION
         )
 
 

@@ -73,7 +73,7 @@ async def test_a_term_has_files_of_its_own_in_the_order_of_names(tmp_path: Path)
 
 
 async def test_a_file_that_is_large_enough_is_left_for_another(tmp_path: Path) -> None:
-    async with running(AuditFolder(tmp_path, most=10)) as backlog:
+    async with running(AuditFolder(tmp_path, max_bytes=10)) as backlog:
         for number in range(3):
             backlog.write_line("x" * 10, number, 1)
             await backlog.flush(20)

@@ -40,7 +40,7 @@ async def test_metrics_need_a_token_and_the_right_to_read_them(
 async def test_refused_readers_of_metrics_are_not_asked_about_without_end() -> None:
     rights = Rights()
     strangers = RateLimit(2, lambda: 0.0)
-    app = ops_app({}, Liveness(), Access(rights, strangers=strangers))
+    app = ops_app({}, Liveness(), Access(rights, address_limit=strangers))
     replies = [await call(app, "GET", "/metrics", headers=ALICE) for _ in range(10)]
     statuses = [each.status for each in replies]
     assert set(statuses) == {403, 429}

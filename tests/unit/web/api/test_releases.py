@@ -117,7 +117,7 @@ async def test_a_gap_and_the_first_entry_limit_the_complete_time(both: Both) -> 
 async def test_only_a_week_and_a_bounded_number_of_releases_stay_in_memory() -> None:
     stream = Stream()
     now = [NOW]
-    reader = ReleaseReader(FakeTrail(stream), MANAGED, lambda: now[0], most=2)
+    reader = ReleaseReader(FakeTrail(stream), MANAGED, lambda: now[0], max_releases=2)
     write(stream, release(4), release(3), release(2))
     await reader.read_new_entries()
     assert len(list(reader.releases_between(Millis(0), NOW))) == 2

@@ -370,7 +370,7 @@ async def test_nobody_listens_too_often(town: ApiCluster) -> None:
 
 
 def test_beyond_the_most_that_may_listen_it_is_503() -> None:
-    room = ConnectionLimit(most=2)
+    room = ConnectionLimit(max_streams=2)
     room.add_stream("a")
     room.add_stream("b")
     with pytest.raises(Refused) as refused:
@@ -584,7 +584,7 @@ async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: ApiCluste
 async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: ApiCluster) -> None:
     queries = town.engine.queries
     hasty = WaitReasonCache(
-        iter(range(100)).__next__, thinking=1
+        iter(range(100)).__next__, time_limit=1
     )  # each reading advances the clock by 1 s
     queues = len(hasty.backlogs(queries))
 
@@ -599,7 +599,7 @@ async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: ApiClu
 
 async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: ApiCluster) -> None:
     queries = town.engine.queries
-    hasty = WaitReasonCache(iter(range(1000)).__next__, thinking=1)
+    hasty = WaitReasonCache(iter(range(1000)).__next__, time_limit=1)
     for _ in range(10):
         hasty.backlogs(queries)
     # The limit of robotics is removed: its queue now waits for another reason.

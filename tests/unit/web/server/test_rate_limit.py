@@ -117,7 +117,7 @@ async def test_service_accounts_of_a_namespace_share_one_limit() -> None:
 
 async def test_bad_tokens_are_not_asked_about_without_end() -> None:
     people = People({"alice": set()})
-    app = app_of(Access(people, strangers=RateLimit(2, Clock())))
+    app = app_of(Access(people, address_limit=RateLimit(2, Clock())))
     statuses = [(await ask(app, f"guess-{number}")).status for number in range(10)]
     assert statuses == [401] * 4 + [429] * 6
     assert people.asked == 4
@@ -125,7 +125,7 @@ async def test_bad_tokens_are_not_asked_about_without_end() -> None:
 
 async def test_bad_tokens_that_come_at_once_are_not_asked_about_without_end() -> None:
     people = People({"alice": set()})
-    app = app_of(Access(people, strangers=RateLimit(2, Clock())))
+    app = app_of(Access(people, address_limit=RateLimit(2, Clock())))
     replies = await asyncio.gather(*(ask(app, f"guess-{number}") for number in range(10)))
     assert sorted(each.status for each in replies) == [401] * 4 + [429] * 6
     assert people.asked == 4
@@ -133,13 +133,13 @@ async def test_bad_tokens_that_come_at_once_are_not_asked_about_without_end() ->
 
 async def test_good_tokens_do_not_count_as_bad_ones() -> None:
     people = People({"alice": set()})
-    app = app_of(Access(people, strangers=RateLimit(1, Clock())))
+    app = app_of(Access(people, address_limit=RateLimit(1, Clock())))
     assert [(await ask(app, "alice")).status for _ in range(10)] == [200] * 10
 
 
 async def test_who_was_let_in_is_no_stranger_whoever_else_comes_from_there() -> None:
     people = People({"alice": set()})
-    app = app_of(Access(people, strangers=RateLimit(1, Clock())))
+    app = app_of(Access(people, address_limit=RateLimit(1, Clock())))
     assert (await ask(app, "alice")).status == 200
     assert [(await ask(app, f"guess-{number}")).status for number in range(3)] == [401, 401, 429]
     assert (await ask(app, "alice")).status == 200
