@@ -126,7 +126,11 @@ class World:
                 pod = self.pods[uid]
                 if order.node not in self.able(pod):
                     self.wrong.append(order)
-                bound = {"node": order.node, "pool": order.intent.pool, "release": order.stamp}
+                bound = {
+                    "node": order.node,
+                    "pool": order.intent.pool,
+                    "release_annotation": order.stamp,
+                }
                 self.pods[uid] = replace(pod, gates=(), **bound)  # type: ignore[arg-type]
                 self.engine.handle(ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED))
                 self.engine.handle(ev.PodObserved(at, self.pods[uid]))
