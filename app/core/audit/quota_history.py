@@ -22,7 +22,7 @@ ELLIPSIS = "…"
 
 @dataclass(frozen=True, slots=True)
 class QuotaTerms:
-    """Configuration of a tenant at that time. `owed` computes the fair share."""
+    """Configuration of a tenant at that time. `entitlements` computes the fair share."""
 
     name: TenantName
     parent: TenantName | None

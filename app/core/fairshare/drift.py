@@ -75,5 +75,5 @@ class Drift:
 
 
 def _part(grains: int, size: int) -> float:
-    """Return grains in the unit of `ShareTree.dominant`; exact if that unit is grains."""
+    """Return grains in the unit of `ShareTree.share_unit`; exact if that unit is grains."""
     return grains if size == 1 else grains / size

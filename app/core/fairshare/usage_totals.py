@@ -70,7 +70,7 @@ class UsageTotals:
         return {user for user, _ in accounts} - busy - {OTHER_USERS}
 
     def merge_idle_users(self, now: Millis, tenant: TenantName, users: Container[UserName]) -> None:
-        """Merge accounts of these users without current usage into the account of `OTHERS`."""
+        """Merge accounts of these users without current usage into the account of `OTHER_USERS`."""
         accounts = self._accounts.get(tenant, {})
         idle = [
             (user, pool)

@@ -329,7 +329,7 @@ def is_same_usage(tracked: PodRecord, pod: Pod) -> bool:
 
 
 def with_known_exclusions(pod: Pod, known: Pod) -> Pod:
-    """Return the pod with the `walled` rules that were found before, if they still apply."""
+    """Return the pod with the `excluded_by` rules that were found before, if they still apply."""
     same = pod.labels == known.labels or GATE not in pod.gates
     return (
         replace(pod, excluded_by=known.excluded_by)

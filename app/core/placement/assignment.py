@@ -57,8 +57,8 @@ class Assignment:
 
 
 class AssignmentRequest:
-    """Requests of a workload by resource index. `failed_at_version`: `grown` when it last did not
-    fit.
+    """Requests of a workload by resource index. `failed_at_version`: `growth_version` when it last
+    did not fit.
     """
 
     __slots__ = (

@@ -210,7 +210,7 @@ class DistanceRuleKind(Enum):
     CLOSE = "required pod affinity"
     """The domain must contain pods of its group. The first pod of the group may use any domain."""
     EVEN = "topology spread"
-    """The domain may have at most `skew` more pods of the group than the domain with fewest."""
+    """The domain may have at most `max_skew` more pods of the group than the domain with fewest."""
     AVOIDED = "anti-affinity of existing pods"
     """The domain must not contain pods of the group: their anti-affinity selects this pod. The pod
     itself is not in the group."""

@@ -48,7 +48,7 @@ class CheckpointKeeper:
         *,
         forgets: bool,
     ) -> None:
-        """`forgets`: idle users beyond `MOST_USERS` of a tenant are summed up, see
+        """`forgets`: idle users beyond `MAX_STORED_USERS` of a tenant are summed up, see
         `count_deleted_pod`.
         """
         self._forgets = forgets
@@ -111,7 +111,7 @@ class CheckpointKeeper:
         self._read_versions.pop(name, None)
 
     def count_deleted_pod(self, name: TenantName) -> None:
-        """Count a deleted pod of a tenant, and drop idle users after each `MOST_USERS` pods.
+        """Count a deleted pod of a tenant, and drop idle users after each `MAX_STORED_USERS` pods.
 
         The users with the largest history stay, as many as a checkpoint names. The others are
         summed up. Otherwise users with a single visit would fill the memory.
@@ -183,7 +183,7 @@ class CheckpointKeeper:
         }
 
     def _drop_users(self, name: TenantName, users: Iterable[UserName]) -> None:
-        """Drop idle users of a tenant. Their totals count for `OTHERS`."""
+        """Drop idle users of a tenant. Their totals count for `OTHER_USERS`."""
         usage, gone = self._usage, set(users)
         usage.totals.merge_idle_users(usage.now, name, gone)
         past = usage.saved_history.get(name, {})

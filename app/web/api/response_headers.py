@@ -1,7 +1,7 @@
 """Documents the headers of answers and the shared models in the OpenAPI document of the REST API.
 
 FastAPI derives bodies from types, but no headers. The rules here repeat where the code sets them:
-`Aged` of middleware, the ETag of tenants and pools, and `answer` of problems.
+`AgeHeader` of middleware, the ETag of tenants and pools, and `answer` of problems.
 """
 
 from __future__ import annotations
