@@ -259,6 +259,19 @@ def events_of(stage: Stage, namespace: str, prefix: str) -> int:
     return sum(text.startswith(prefix) for text in texts)
 
 
+def wait_with_gang(stage: Stage, namespace: str) -> None:
+    """Create a gang of six nodes, and wait until its pods are told that they wait.
+
+    Events of earlier tests do not count. By then the gang has its reservation.
+    """
+    earlier = events_of(stage, namespace, "g-")
+    stage.apply(namespace, *(own(f"g-{n}", "g", 6, 8) for n in range(6)))
+    until(
+        "the gang is told that it waits",
+        lambda: events_of(stage, namespace, "g-") >= earlier + 6,
+    )
+
+
 def _why(stage: Stage, namespace: str) -> str:
     texts = told(stage, namespace, "Held").splitlines() or [""]
     return texts[0].partition(": ")[2]
@@ -409,8 +422,7 @@ def test_a_large_gang_is_kept_room_while_small_work_goes_round_it(stage: Stage) 
     wall, ours = stage.namespace("wall"), stage.namespace("ours")
     policy(stage, reserveAfter="0s")
     blockers = stage.block(wall)
-    stage.apply(ours, *(own(f"g-{n}", "g", 6, 8) for n in range(6)))
-    until("the gang is told that it waits", lambda: events_of(stage, ours, "g-") >= 6)
+    wait_with_gang(stage, ours)
     stage.apply(ours, *(pod(f"small-{n}", 8) for n in range(4)))
     until("all wait", lambda: len(stage.held(ours)) == 10)
     nodes = {name_of(p): p["spec"]["nodeName"] for p in stage.pods(wall)}
@@ -435,8 +447,7 @@ def test_small_work_leaves_the_nodes_alone_where_a_gang_is_kept_room(stage: Stag
     wall, ours = stage.namespace("wall"), stage.namespace("ours")
     policy(stage, reserveAfter="0s")
     blockers = stage.block(wall)
-    stage.apply(ours, *(own(f"g-{n}", "g", 6, 8) for n in range(6)))
-    until("the gang is told that it waits", lambda: events_of(stage, ours, "g-") >= 6)
+    wait_with_gang(stage, ours)
     stage.apply(ours, *(pod(f"small-{n}", 8) for n in range(4)))
     until("all wait", lambda: len(stage.held(ours)) == 10)
     nodes = {name_of(p): p["spec"]["nodeName"] for p in stage.pods(wall)}
