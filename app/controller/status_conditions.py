@@ -85,8 +85,7 @@ def _blocked_condition(found: BlockedReclaim | None) -> StatusCondition:
     message = (
         f"{some}{named} prevent{'s' if len(found.budgets) == 1 else ''} the eviction of "
         f"{found.pods} of its pods, so {_names_with_kind('tenant', found.tenants)} cannot use the "
-        "guarantee "
-        f"in {_names_with_kind('pool', found.pools)}; allow more disruptions, or set "
+        f"guarantee in {_names_with_kind('pool', found.pools)}; allow more disruptions, or set "
         "disruptionBudgets: "
         "Override in the Policy"
     )
@@ -208,8 +207,7 @@ def _left_out_condition(strays: Sequence[NodeName]) -> StatusCondition:
         return StatusCondition("NodesLeftOut", False, "None", message)
     message = (
         f"{_count_with_names(strays, 'node')} with managed resources in no Pool, so no pod that is "
-        "held can "
-        "go there; make a Pool for them, or widen the nodeSelector of one"
+        "held can go there; make a Pool for them, or widen the nodeSelector of one"
     )
     return StatusCondition("NodesLeftOut", True, "InNoPool", message)
 

@@ -59,20 +59,17 @@ class Engine:
         self._pools = Pools(managed, options.pod_mix)
         self._placement = Allocations(self._pools)
         self._usage = LiveUsage(self._tenancy, self._placement)
-        self._claim_charges = ClaimCharges(managed, options.resource_by_device_class)
+        charges = ClaimCharges(managed, options.resource_by_device_class)
+        self._claim_charges = charges
         self._devices = DeviceCapacity(self._claim_charges.classes, options.selector_evaluator)
         fit = DeviceFit(self._devices, self._placement.pod_peers)
         self._claim_holds = ClaimHolds(self._claim_charges, self._devices, self._pools, fit)
-        self._registry = PodRegistry(
-            self._tenancy, self._pools, self._usage, self._claim_charges, fit
-        )
-        self.checkpoints = CheckpointKeeper(
-            self._registry, self._tenancy, managed, forgets=options.emits_store_writes
-        )
+        registry = PodRegistry(self._tenancy, self._pools, self._usage, charges, fit)
+        self._registry = registry
+        writes = options.emits_store_writes
+        self.checkpoints = CheckpointKeeper(registry, self._tenancy, managed, forgets=writes)
         self._usage_tracker = UsageTracker(self._registry, managed)
-        self._store_sync = StoreSync(
-            self._registry, self._usage_tracker, silent=not options.emits_store_writes
-        )
+        self._store_sync = StoreSync(registry, self._usage_tracker, silent=not writes)
         self._node_refusals = NodeRefusals(self._pools, self._placement)
         self._cycle = SchedulingCycle(
             self._registry, self._pools, self._placement, self.drift, self._node_refusals, options
@@ -94,9 +91,8 @@ class Engine:
             self._cycle.evictions.blocked.by_tenant,
         )
         self._bypasses = BypassDetector(self._registry, options.evicts_bypassed)
-        self._exchanges = ClaimExchanges(
-            self._registry, self._claim_charges, self._bypasses, options.evicts_bypassed
-        )
+        evicts = options.evicts_bypassed
+        self._exchanges = ClaimExchanges(registry, charges, self._bypasses, evicts)
         self._unbound_pods = UnboundPods(self._registry, self._pools.autoscaling_backoff)
         self.stale_pods = StalePods(
             self._registry, options.evicted_stale_reasons, self._cycle.evictions.is_accepted

@@ -73,8 +73,8 @@ def choose(kubernetes: str = "", folder: str = "") -> ToolChoice:
     if wanted is not None and wanted.number != found[1]:
         raise InvalidInput(
             f"{path / 'kube-apiserver'} is Kubernetes {'.'.join(map(str, found))}, not "
-            f"{wanted.minor}; name another folder by --binaries, or another version by "
-            "--kubernetes."
+            f"{wanted.minor}; name another folder by --binaries, or "
+            "another version by --kubernetes."
         )
     return ToolChoice(wanted or kubernetes_versions.nearest(found[1]), path)
 

@@ -138,9 +138,8 @@ class Pods:
         self, pod: PodObject, demand: model.Amounts, walls: AntiAffinity, bound: str
     ) -> model.Pod:
         meta, spec, shared = pod.metadata, pod.spec, self._shared
-        has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
-        gang = membership(_words(pod))
+        has_devices, gang = _has_devices(pod, demand), membership(_words(pod))
         only, affinity = read_affinity(spec.affinity)
         return model.Pod(
             uid=model.Uid(meta.uid),
@@ -172,9 +171,7 @@ class Pods:
             preemption_policy=name(spec.preemption_policy or model.PREEMPTS),
             restart_gang=restarts_gang(written),
             failed=pod.status.phase == "Failed",
-            refusal_reason=refusal_reason(pod.status.reason or "")
-            if pod.status.phase == "Failed"
-            else "",
+            refusal_reason=_refusal_reason(pod),
             owner=shared.intern(_owner(meta)),
             started_at=_time("startTime", pod.status.start_time),
             max_runtime=shared.intern(_max_runtime(written, spec.active_deadline_seconds)),
@@ -185,24 +182,27 @@ class Pods:
             mirror=well_known.ANNOTATION_MIRROR in written,
             gate_removed_by=name(written.get(well_known.ANNOTATION_CHANGED_BY, "")),
             claims=_claims(pod),
-            granted_claims=read_grants(written.get(well_known.ANNOTATION_CLAIMS))
-            if has_devices
-            else None,
+            granted_claims=_granted_claims(written) if has_devices else None,
             container_requests=shared.intern_mapping(demand) if has_devices else None,
             placement_strategy=named_placement(written),
             topology=shared.intern(named_topology(written)),
-            affinity_presence=shared.intern(_affinity_presence(spec.affinity))
-            if spec.affinity
-            else model.NO_AFFINITY,
+            affinity_presence=shared.intern(_affinity_presence(spec.affinity)),
             too_large=bound,
             anti_affinity_terms=walls,
             scheduler=_foreign_scheduler(spec),
             scheduler_may_be_silent=_may_be_silent(spec),
-            scheduler_condition=None
-            if spec.node_name or spec.scheduling_gates
-            else _scheduler_condition(pod),
+            scheduler_condition=_scheduler_condition(pod),
             reclaim_terms=shared.intern(_reclaim_terms(written, spec)),
         )
+
+
+def _refusal_reason(pod: PodObject) -> str:
+    """Return why the node of a failed pod refused it, or ""."""
+    return refusal_reason(pod.status.reason or "") if pod.status.phase == "Failed" else ""
+
+
+def _granted_claims(annotations: Mapping[str, str]) -> tuple[model.GrantedClaim, ...] | None:
+    return read_grants(annotations.get(well_known.ANNOTATION_CLAIMS))
 
 
 def _without_long_lists(pod: PodObject) -> PodObject:
@@ -284,6 +284,8 @@ def _owner(meta: objects.OwnedMetadata) -> str:
 
 def _scheduler_condition(pod: PodObject) -> model.SchedulerCondition | None:
     """Return the scheduler's condition of a pod without a gate and without a node, or None."""
+    if pod.spec.node_name or pod.spec.scheduling_gates:
+        return None
     for each in pod.status.conditions or ():
         if each.type == "PodScheduled" and each.status == "False":
             if each.reason == "SchedulingGated":
@@ -335,8 +337,10 @@ def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved
     )
 
 
-def _affinity_presence(affinity: objects.AffinitySpec) -> model.AffinityPresence:
+def _affinity_presence(affinity: objects.AffinitySpec | None) -> model.AffinityPresence:
     """Return which parents of node affinity exist."""
+    if affinity is None:
+        return model.NO_AFFINITY
     nodes = affinity.node_affinity
     if nodes is None:
         return model.AffinityPresence(affinity=True)

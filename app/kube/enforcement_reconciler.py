@@ -194,17 +194,14 @@ class ObjectReconciler:
             self._last_agreed.pop(ref, None)  # somebody created it first, maybe with other fields
         else:
             at = content_field(ref.kind)
-            self._last_agreed[ref] = {
-                **wanted,
-                at: written[at],
-            }  # with the defaults of the API server
+            # with the defaults of the API server
+            self._last_agreed[ref] = {**wanted, at: written[at]}
         self._other_ca_since.pop(ref, None)
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            self._reports.report_restore(
-                ref, live, differences(live, wanted) if live else [DELETED]
-            )
+            found = differences(live, wanted) if live else [DELETED]
+            self._reports.report_restore(ref, live, found)
         if is_shared:
             await self._reconcile_once(ref, ca, is_newest, is_fresh=False)
 

@@ -87,8 +87,7 @@ class Watchdog:
             check_all=self._mark_all_dirty,
             check_again_after=self._check_again_after,
         )
-        self._lock = asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._lock, self._changed = asyncio.Lock(), asyncio.Event()
         self._dirty: set[Ref] = set()
         self._all_dirty = True
         self._warn_at = self._next_check_at = self._mode_deadline = 0.0
@@ -96,9 +95,8 @@ class Watchdog:
         self._checked_state: tuple[bool, bytes] | None = None
         self.has_checked_all = False
         """Whether every object was checked once, and the webhooks that hold pods exist."""
-        self._applied_mode: tuple[bool, float] | None = (
-            None  # written for mode Observe or not, and when
-        )
+        self._applied_mode: tuple[bool, float] | None = None
+        """Whether it was written for mode Observe, and when."""
 
     async def run(self) -> None:
         """Enforce until cancelled."""

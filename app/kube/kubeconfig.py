@@ -61,8 +61,8 @@ async def load_api_server(options: KubeconfigOptions) -> ApiServer:
 def unusable_error(kubeconfig: str, error: Exception) -> InvalidSettings:
     """Return the error for a kubeconfig that cannot be used."""
     return InvalidSettings(
-        f"The kubeconfig {kubeconfig} cannot be used: {error}. Check the file and the files that "
-        "it names."
+        f"The kubeconfig {kubeconfig} cannot be used: {error}. Check the file and "
+        "the files that it names."
     )
 
 

@@ -235,8 +235,8 @@ class ApiClient:
             case 404:
                 return (
                     f"The cluster at {self._host} has no Fairgate API; see whether Fairgate is "
-                    "installed there (kubectl get apiservice v1.api.fairgate.io), or name its URL "
-                    "by --server."
+                    "installed there (kubectl get apiservice v1.api.fairgate.io), or "
+                    "name its URL by --server."
                 )
         return (
             f"The cluster could not pass this on to Fairgate ({why}); "

@@ -168,8 +168,8 @@ def _part(
             if spec is None:
                 unread.append(entry)
                 notes.append(
-                    f"You may not read ResourceClaimTemplate {template}, so its devices are not "
-                    "counted."
+                    f"You may not read ResourceClaimTemplate {template}, so its "
+                    "devices are not counted."
                 )
         if spec is not None:
             specs[entry["name"]] = spec

@@ -102,8 +102,8 @@ class Server:
             case MasterNotFoundError():
                 why = f" ({str(error.__cause__).rstrip('.')})" if error.__cause__ else ""
                 return StoreUnavailable(
-                    f"{told}: {error}{why}; check that the sentinels run, and the name in the "
-                    "redis URL."
+                    f"{told}: {error}{why}; check that the sentinels run, and the "
+                    "name in the redis URL."
                 )
             case _:
                 return StoreUnavailable(f"{told} cannot be reached: {str(error).rstrip('.')}.")

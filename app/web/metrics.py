@@ -91,8 +91,8 @@ POOL_USED = Gauge(
 )
 DRIFT = Gauge(
     "fairgate_fairness_drift_ratio",
-    "Largest drift between siblings that this process measured, over the published bound; "
-    "at most 1.",
+    "Largest drift between siblings that this process measured, over "
+    "the published bound; at most 1.",
     registry=REGISTRY,
 )
 JAIN = Gauge(
@@ -173,8 +173,8 @@ EVICTED_GPU_SECONDS = Counter(
 )
 EVICTIONS_REFUSED = Counter(
     "fairgate_evictions_refused_total",
-    "Pods that were to be evicted for another's sake and stay: a disruption budget forbids it, "
-    "mostly.",
+    "Pods that were to be evicted for another's sake and stay: a disruption "
+    "budget forbids it, mostly.",
     ["tenant"],
     registry=REGISTRY,
 )
@@ -198,8 +198,8 @@ STALE_PODS = Gauge(
 )
 LOOPS_REFUSED = Counter(
     "fairgate_reclaim_loops_refused_total",
-    "Workloads for which no pod was evicted, because the reverse eviction happened within the "
-    "last hour.",
+    "Workloads for which no pod was evicted, because the reverse eviction "
+    "happened within the last hour.",
     ["tenant"],
     registry=REGISTRY,
 )
@@ -254,8 +254,8 @@ CERTIFICATE_EXPIRY.set(math.nan)
 
 RESTORED = Counter(
     "fairgate_enforcement_restored_total",
-    "Webhook configurations, admission policies and the like that somebody touched and that were "
-    "put back.",
+    "Webhook configurations, admission policies and the like that somebody touched "
+    "and that were put back.",
     ["kind"],
     registry=REGISTRY,
 )

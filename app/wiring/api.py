@@ -77,9 +77,8 @@ async def api(process: RoleProcess) -> None:
     process.tasks.append(mirror.follow_events)
     server = connect_redis(process)
     chain = RedisAuditReader(server, settings.cluster)
-    hearing = LeaderStateReader(
-        RedisLeaderState(server, settings.cluster), mirror.receive_leader_state
-    )
+    published = RedisLeaderState(server, settings.cluster)
+    hearing = LeaderStateReader(published, mirror.receive_leader_state)
     process.tasks.append(hearing.read_state)
     enforcement = EnforcementReader(RedisEnforcementResults(server, settings.cluster))
     process.tasks.append(enforcement.read_results)

@@ -105,12 +105,8 @@ async def controller(process: RoleProcess) -> None:
     sync = watch(process, inbox, sorted(REQUIRED_SOURCES, key=lambda source: source.value))
     watch(process, inbox, sorted(GROUP_SOURCES, key=lambda source: source.value))
     lead = _lead(process, parts, sync)
-    leader, copier, auditor, leadership = (
-        lead.leader,
-        lead.store_writer,
-        lead.auditor,
-        parts.leadership,
-    )
+    leader, copier = lead.leader, lead.store_writer
+    auditor, leadership = lead.auditor, parts.leadership
     corrections, reclaims = _executors(process, parts)
     announcer = PodAnnouncer(client, engine.queries.wait_reason)
     checkpoints = Checkpoints(
@@ -133,14 +129,8 @@ async def controller(process: RoleProcess) -> None:
         parts.costs,
         ENGINE_SECONDS.observe,
     )
-    process.tasks += [
-        loop.run,
-        copier.write_changes,
-        leader.run,
-        announcer.send_events,
-        publisher.publish_status,
-        narrator.emit_changes,
-    ]
+    process.tasks += [loop.run, copier.write_changes, leader.run]
+    process.tasks += [announcer.send_events, publisher.publish_status, narrator.emit_changes]
     _detect_outages(process, parts, leader)
     process.tasks.append(_stale_pod_scanner(process, parts, lambda: leader.is_leading).scan_pods)
     reports = RedisReports(parts.server, settings.cluster)

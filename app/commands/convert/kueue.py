@@ -155,8 +155,8 @@ class KueueConversion:
         if owner != tenant.name:
             self._notes.add(
                 where,
-                f"namespace {namespace} stays with Tenant {owner}, because a namespace belongs to "
-                "one Tenant.",
+                f"namespace {namespace} stays with Tenant {owner}, because a "
+                "namespace belongs to one Tenant.",
             )
         elif namespace not in tenant.namespaces:
             tenant.namespaces.append(namespace)

@@ -29,8 +29,8 @@ from app.core.safe_text import escape_hidden
 IMAGE = "registry.example.com/fairgate"
 SECRET = "fairgate-redis-url"  # noqa: S105 (a name)
 EXEMPTED = (
-    "Namespaces of node agents. Accounts that may create pods there can use devices without "
-    "Fairgate."
+    "Namespaces of node agents. Accounts that may create pods there can "
+    "use devices without Fairgate."
 )
 LONGEST_FAULT = 200
 """Characters of a comment about a fault."""

@@ -98,8 +98,8 @@ def _finding(component: str, obstacle: Obstacle, pods: Sequence[Object], now: da
     if obstacle.reason in IMAGES:
         value = "redis.bundled.image" if component == "fairgate-redis" else "image.repository"
         remedy = (
-            f"Set {value} to an image that the nodes can pull (imagePullSecrets for a private "
-            "registry)."
+            f"Set {value} to an image that the nodes can pull (imagePullSecrets "
+            "for a private registry)."
         )
     else:
         remedy = REMEDIES.get(obstacle.reason, f"See the log of the pods of {component}.")

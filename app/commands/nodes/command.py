@@ -139,8 +139,8 @@ async def _apply_changes(
     if not request.yes:
         if not sys.stdin.isatty():
             raise InvalidInput(
-                "There is no terminal to confirm on: add --yes to write the labels, or --dry-run "
-                "to preview."
+                "There is no terminal to confirm on: add --yes to write the "
+                "labels, or --dry-run to preview."
             )
         sys.stderr.write(f"Label {_count(len(changes), 'node')}? [y/N] ")
         sys.stderr.flush()

@@ -100,8 +100,7 @@ async def release_one(
     if outcome.pod.other_gates:
         lines.append(
             f"It still carries {', '.join(outcome.pod.other_gates)}, which is not Fairgate's: it "
-            "starts "
-            "when the owner of that removes it."
+            "starts when the owner of that removes it."
         )
     print_result(options, facts, "\n".join(lines))
     await _record(hand, outcome.pod, f"by hand{as_user(who)}, past its queue")

@@ -81,8 +81,7 @@ class TemplateKind:
         if not _PATH.fullmatch(self.path):
             raise InvalidInput(
                 f"{quote_text(self.path, 80)} is not a path of a pod template; write keys joined "
-                "by "
-                "points, such as spec.template, with [*] or {*} after at most one key."
+                "by points, such as spec.template, with [*] or {*} after at most one key."
             )
 
     @property
@@ -238,8 +237,8 @@ def _gang_size_warnings(document: Any, words: GangMetadata) -> list[str]:
         return []
     return [
         f"Fairgate: this Job has {min(pods, most)} pods at once, and their gang {quote_text(name)} "
-        f"only {size}, so the others wait one by one; set fairgate.io/gang: job to include all "
-        "pods."
+        f"only {size}, so the others wait one by one; set fairgate.io/gang: job "
+        "to include all pods."
     ]
 
 

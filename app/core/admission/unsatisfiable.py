@@ -148,8 +148,8 @@ def _growth_obstacles(
         asked, there = required.demand.get(resource, 0), (offered or {}).get(resource, 0)
         if asked > max(most, there):
             text = (
-                f"{format_amount(resource, asked)} {resource} asked on one node, and the whole "
-                "pool has "
+                f"{format_amount(resource, asked)} {resource} asked on one node, "
+                "and the whole pool has "
             )
             yield f"{text}{format_amount(resource, max(most, there))} at most", _SMALLER
 

@@ -75,8 +75,8 @@ BIND = (
 )
 FORCED = (
     "Fairgate: a bound pod is not deleted or evicted with a grace period of 0: its devices would "
-    "count as free while its processes may still run; use --grace-period=1, which its node "
-    "confirms."
+    "count as free while its processes may still run; use --grace-period=1, "
+    "which its node confirms."
 )
 VARIABLE = (
     "Fairgate: {0} would give access to devices that the pod does not request; remove the "

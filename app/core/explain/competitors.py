@@ -134,8 +134,8 @@ def _order_reason(first: TenantNode, own: TenantNode, scores: Mapping[TenantNode
         return f"a limit or a pause holds back the next work of {own.name}, and not that of {who}"
     if key.band != other.band and key.band == GUARANTEED:
         return (
-            f"{who} is within its guarantee ({theirs} of it), which goes before use beyond the "
-            "guarantee"
+            f"{who} is within its guarantee ({theirs} of it), which goes before "
+            "use beyond the guarantee"
         )
     if key.band != other.band:
         return f"{who} has a weight, which goes before weight 0"

@@ -3,7 +3,8 @@
 The result has the rule, the sentence, the numbers that the rule compared, and remedies. This module
 writes the verdict on a queued workload (the last clause) and the reason why a pool cannot serve it.
 `messages` writes the rest of the sentence, `pacing` the clauses about pods that the scheduler has
-not bound, and `remedies` the changes that would help.
+not bound, and `remedies` the changes that would help. It has more than 500 lines because the rules
+are evaluated in one order.
 """
 
 from __future__ import annotations

@@ -188,8 +188,7 @@ def _unqueued_text(tracked: PodRecord, registry: PodRegistry) -> str:
         case Wait.CLAIM if pod.missing_class and not pod.missing_claims:
             return (
                 f"not queued: device class {pod.missing_class} does not exist; ask a cluster admin "
-                "to "
-                "create it, or use another class"
+                "to create it, or use another class"
             )
         case Wait.CLAIM if not pod.missing_claims:
             return (
@@ -207,8 +206,8 @@ def _unqueued_text(tracked: PodRecord, registry: PodRegistry) -> str:
             return f"not queued: no pool has a node that it may go to{also}"
         case Wait.NO_TENANT:
             return (
-                f"not queued: {registry.tenant_gaps.gap_reason(pod.namespace)}, so no limit would "
-                "hold"
+                f"not queued: {registry.tenant_gaps.gap_reason(pod.namespace)}, so "
+                "no limit would hold"
             )
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
@@ -244,8 +243,7 @@ def _unqueued_gang_text(gang: Gang, wait: Wait, registry: PodRegistry) -> str:
     if gang.equivalence_class is not None:
         return (
             f"not queued: gang {gang.name} starts with {gang.required} of up to {gang.max_pods} "
-            "pods, "
-            "and then each further pod waits in the queue by itself"
+            "pods, and then each further pod waits in the queue by itself"
         )
     return "not queued: " + incomplete_gang_text(gang, registry)
 
@@ -270,8 +268,7 @@ def incomplete_gang_text(gang: Gang, registry: PodRegistry) -> str:
     if policy := gang.conflicting_policy:
         return (
             f"its gang {gang.name} has the preemption policy {gang.preemption_policy} and its pods "
-            "have "
-            f"{policy}, so kube-scheduler would not schedule it; create "
+            f"have {policy}, so kube-scheduler would not schedule it; create "
             f"{gang_object_of(gang.name)} "
             "again with the priorityClassName and preemptionPolicy that its pods have"
         )

@@ -217,8 +217,7 @@ def remedies_of_capacity(
             for each in beside:
                 found.append(
                     f"{format_amount(each.resource, each.requested)} {each.resource} free on one "
-                    "node of pool "
-                    f"{pool} that has free {', '.join(each.devices)}"
+                    f"node of pool {pool} that has free {', '.join(each.devices)}"
                 )
                 found.append(f"less {each.resource} asked for by each pod")
         elif lacking:

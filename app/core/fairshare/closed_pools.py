@@ -24,7 +24,7 @@ class ClosedPools:
         self.users_closed_for_unowned: set[UserAccount] = set()
         """Users for whom no pod without a controller is released."""
         self.users_closed_for_silent: set[UserAccount] = set()
-        """Users for whom no `EquivalenceClass.scheduler_may_be_silent` pod is released."""
+        """Users of whom no pod is released whose scheduler may be silent about it."""
 
     def __bool__(self) -> bool:
         """Return whether any pool or user is closed."""

@@ -4,7 +4,8 @@ At every level the order is: within limits before over a limit, within the guara
 borrowing, then the lowest score, the least recently served, the older head, the smaller uid.
 Scores are exact integers that order like the ratios; with history they are floats. Score: the
 midpoint of the two tags of start-time fair queueing (Goyal et al., SIGCOMM 1996) on the dominant
-share (Ghodsi et al., NSDI 2011).
+share (Ghodsi et al., NSDI 2011). The module has more than 500 lines because the whole order is read
+in one place.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ alone with it, kube-scheduler may allocate it again, and then it may get its lar
 
 If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
 of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
+
+The module has more than 500 lines because every rule of a charge reads the same users of a claim.
 """
 
 from __future__ import annotations

@@ -185,8 +185,7 @@ def _reports(
     whose = "no pod" if record.is_common else f"no pod of tenant {tenant}"
     text = (
         f"node {pod.node} refused it ({pod.refusal_reason}), so {whose} is released to that node "
-        "for "
-        f"{(record.until - now) // 1000} s; create the pod again if no controller does"
+        f"for {(record.until - now) // 1000} s; create the pod again if no controller does"
     )
     found = NodeRefused(ref, tenant, pod.node, pool, pod.refusal_reason, record.until)
     return [found, EmitEvent(ref, EventReason.NODE_REFUSED, text)]

@@ -1,7 +1,8 @@
 """Allocations of all released pods, and cached answers on where a workload fits now.
 
 Every pod that uses a pool has an `Allocation`: on the node that runs it, or on an assumed node
-until the scheduler binds it. `pools` decides which nodes belong to a pool.
+until the scheduler binds it. `pools` decides which nodes belong to a pool. It has
+more than 500 lines because the cached answers depend on every change of an allocation.
 """
 
 from __future__ import annotations

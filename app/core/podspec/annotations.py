@@ -109,8 +109,8 @@ def gang_min_error(annotations: Annotations) -> str:
         return (
             f"Fairgate: {ANNOTATION_GANG_MIN}: {quote_text(written)} is not a whole number from 1 "
             "to "
-            f"{LARGEST_GANG}; write the number of pods that the gang needs to start, or remove the "
-            "annotation."
+            f"{LARGEST_GANG}; write the number of pods that the gang needs to start, "
+            "or remove the annotation."
         )
     if not annotations.get(ANNOTATION_GANG, "").strip():
         return (
@@ -188,14 +188,13 @@ def annotation_warnings(annotations: Annotations) -> Iterator[str]:
         yield (
             f"Fairgate: {ANNOTATION_GANG_SIZE}: {quote_text(size)} is not a whole number from 1 to "
             f"{LARGEST_GANG}, so this pod waits alone and not with gang {quote_text(gang)}; create "
-            "it "
-            "again with the number of its pods."
+            "it again with the number of its pods."
         )
     preemptible = annotations.get(ANNOTATION_PREEMPTIBLE, "true")
     if preemptible not in ("true", "false"):
         yield (
-            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {quote_text(preemptible)} is neither true nor "
-            "false, "
+            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {quote_text(preemptible)} is "
+            "neither true nor false, "
             'so this pod may be evicted; write "false" if it must not be.'
         )
     yield from placement_warnings(annotations)
@@ -235,8 +234,7 @@ def placement_warnings(annotations: Annotations) -> Iterator[str]:
     if written is not None and named_placement(annotations) is None:
         yield (
             f"Fairgate: {ANNOTATION_PLACEMENT}: {quote_text(written)} is neither pack nor spread, "
-            "so "
-            "this pod is laid out as its pool is; correct it."
+            "so this pod is laid out as its pool is; correct it."
         )
 
 
@@ -246,8 +244,8 @@ def topology_warnings(annotations: Annotations) -> Iterator[str]:
     if written is not None and named_topology(annotations) is None:
         yield (
             f"Fairgate: {ANNOTATION_TOPOLOGY}: {quote_text(written, 80)} is not required:LABEL or "
-            "preferred:LABEL, LABEL being a label of nodes, so its gang may stand anywhere; "
-            "correct it."
+            "preferred:LABEL, LABEL being a label of nodes, so its gang "
+            "may stand anywhere; correct it."
         )
 
 

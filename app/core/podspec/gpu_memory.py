@@ -117,14 +117,13 @@ def _memory(text: str) -> int:
         value = parse_quantity(text.strip())
     except InvalidQuantity as error:
         raise InvalidInput(
-            f"{ANNOTATION_GPU_MEMORY}: {quote_text(text)} is not an amount of memory; write it as "
-            "40Gi."
+            f"{ANNOTATION_GPU_MEMORY}: {quote_text(text)} is not an amount of memory; "
+            "write it as 40Gi."
         ) from error
     if value < MIB:
         raise InvalidInput(
             f"{ANNOTATION_GPU_MEMORY}: {quote_text(text)} is less than 1Mi, which no model fits "
-            "in; "
-            "write it with its unit, as 40Gi."
+            "in; write it with its unit, as 40Gi."
         )
     return -(-value.numerator // value.denominator)
 
@@ -135,8 +134,8 @@ def _model(text: str) -> int:
     parameters = Fraction(match[1]) * _PARAMETERS[match[2]] if match else Fraction(0)
     if not parameters:
         raise InvalidInput(
-            f"{ANNOTATION_MODEL_SIZE}: {quote_text(text)} is not a number of parameters; write it "
-            "as "
+            f"{ANNOTATION_MODEL_SIZE}: {quote_text(text)} is not a number of "
+            "parameters; write it as "
             "7B, 13B, 70B or 0.5B, or state the memory in " + ANNOTATION_GPU_MEMORY + "."
         )
     if name in _KNOWN:

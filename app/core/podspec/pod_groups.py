@@ -192,8 +192,7 @@ def gang_warnings(words: GangMetadata) -> Iterator[str]:
     if failure is not None and failure.strip() not in ("keep", "restart"):
         yield (
             f"Fairgate: {ANNOTATION_GANG_FAILURE}: {quote_text(failure)} is neither keep nor "
-            "restart, "
-            "so keep holds; correct it."
+            "restart, so keep holds; correct it."
         )
 
 

@@ -1,7 +1,8 @@
 """Victim search: finds the pods to evict so that the next workload can start.
 
 The rules prevent circular evictions. The search removes victims from the share tree and the nodes
-on trial, and restores everything afterwards. It does not evict.
+on trial, and restores everything afterwards. It does not evict. The module has more than 500 lines
+because the rules and the search share one trial state.
 """
 
 from __future__ import annotations

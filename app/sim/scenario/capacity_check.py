@@ -76,6 +76,5 @@ class EmptyCluster:
         if not excess:
             record.fields["request"].add_mistake(
                 f"no {self._place_word} has all of it together, even when it is empty; ask for "
-                "less, "
-                f"or write a larger {self._place_word}."
+                f"less, or write a larger {self._place_word}."
             )

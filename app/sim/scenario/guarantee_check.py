@@ -39,7 +39,6 @@ def _guarantee_warning(scenario: Scenario, pool: PoolName, resource: Resource, s
             f"{format_amount(resource, promised)} {resource} of pool {pool} are guaranteed in all, "
             "but it "
             f"has {format_amount(resource, size)}, so not every guarantee can be kept at once; "
-            "lower "
-            "them or make the pool larger."
+            "lower them or make the pool larger."
         )
     return ""

@@ -185,8 +185,8 @@ class Access:
         ):
             raise Refused(
                 403,
-                f"{identity.name} may not list events in namespace {namespace}; ask for this right "
-                "there.",
+                f"{identity.name} may not list events in namespace {namespace}; ask "
+                "for this right there.",
             )
 
     async def require_create(self, identity: Identity, kind: str, namespace: str) -> None:

@@ -44,8 +44,8 @@ _WHY: dict[str, Any] = {
             "own": "team-b",
             "ownScore": "0.0078",
             "reason": (
-                "tenant team-a is within its guarantee (0 of it), which goes before use beyond the "
-                "guarantee"
+                "tenant team-a is within its guarantee (0 of it), which goes before "
+                "use beyond the guarantee"
             ),
         }
     ],

@@ -225,6 +225,5 @@ def _unknown_result(request: WriteRequest) -> Refused:
     return Refused(
         503,
         f"The API server did not answer, so it is not known whether {request.object_name} was "
-        "changed; "
-        "read it, and try again if need be.",
+        "changed; read it, and try again if need be.",
     )
