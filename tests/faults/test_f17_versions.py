@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 
@@ -56,6 +57,8 @@ def test_f17_a_leader_that_slept_through_an_upgrade_writes_nothing(rig: Rig) -> 
     old = rig.start("controller")
     crowd = Crowd(rig, "f17-asleep")
     crowd.until_full()
+    # A leader that is stopped before it records a release loses the entry with Redis.
+    rig.took("all releases are recorded", rig.until("they are", lambda: recorded(rig, crowd)))
     old.stop()
     new = rig.start("controller", layout=NEW)
     refuses(rig, new, "layout 1 .* layout 2")
@@ -95,6 +98,14 @@ def left_alone(redis: Redis, crowd: Crowd, version: str) -> None:
     assert crowd.held() == waiting
     assert dump(redis) == contents
     assert redis.get(LAYOUT) == version.encode()
+
+
+def recorded(rig: Rig, crowd: Crowd) -> bool:
+    """Return whether the audit chain has an entry for each release."""
+    with rig.redis_server.client() as redis:
+        entries = [json.loads(fields[b"entry"]) for _, fields in redis.xrange(AUDIT)]
+    told = {entry["facts"].get("stamp") for entry in entries if entry["deed"] == "released"}
+    return crowd.stamps() <= told
 
 
 def resumes(rig: Rig, crowd: Crowd) -> float:
