@@ -277,6 +277,35 @@ def test_the_drawer_shows_what_happened_to_the_pod(opens: Opens, place: Served) 
     assert happened.first.locator("time").get_attribute("datetime") == at
 
 
+def test_refused_events_are_read_again_when_the_server_says_so(opens: Opens, place: Served) -> None:
+    place.cluster.rights.granted |= {("list", "events/robotics"), ("get", "pods")}
+    refusals = [{"title": "Too Many Requests", "status": 429, "detail": "Wait for them."}]
+
+    def refuse_once(route: Route) -> None:
+        if refusals:
+            route.fulfill(status=429, headers={"Retry-After": "1"}, json=refusals.pop())
+        else:
+            route.continue_()
+
+    page = live(opens, place)
+    page.route("**/events", refuse_once)
+    page.evaluate(
+        """() => {
+            const real = window.setTimeout;
+            window.pauses = [];
+            window.setTimeout = (call, pause) => {
+                window.pauses.push(pause);
+                return real(call, pause);
+            };
+        }"""
+    )
+    go(page, "pods/robotics/wait-0")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Wait for them.")
+    assert 1000 in page.evaluate("window.pauses")
+    expect(dialog).to_contain_text("There is no event.")
+
+
 def test_without_the_right_the_drawer_names_it(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     go(page, "pods/robotics/wait-0")

@@ -104,8 +104,9 @@ async function pages(ask, path, most, options) {
 }
 
 /**
- * Ask `path` now and every `seconds`. Return {data, error, at}. The data of another path is never
- * shown. `path` null: ask nothing. `most`: the number of items of a list.
+ * Ask `path` now and every `seconds`, or sooner if the server says when to try again. Return
+ * {data, error, at}. The data of another path is never shown. `path` null: ask nothing. `most`: the
+ * number of items of a list.
  */
 export function useAnswer(ask, path, seconds, most) {
   const [found, setFound] = useState({});
@@ -125,7 +126,7 @@ export function useAnswer(ask, path, seconds, most) {
       }
       if (stopping.signal.aborted) return;
       setFound((before) => (next.error && before.path === path && before.data ? { ...before, error: next.error } : next));
-      if (seconds) timer = setTimeout(read, seconds * 1000);
+      if (seconds) timer = setTimeout(read, Math.min(seconds, next.error?.retryAfter || seconds) * 1000);
     };
     read();
     return () => {

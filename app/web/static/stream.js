@@ -23,11 +23,12 @@ async function problemOf(answer) {
   }
 }
 
-/** An error status of the API. */
+/** An error status of the API. `retryAfter`: in how many seconds to try again, 0 if not stated. */
 export class Failed extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, retryAfter = 0) {
     super(detail);
     this.status = status;
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -53,7 +54,7 @@ export async function ask(path, token, { method = "GET", body, signal, warned } 
   if (answer.ok && method === "GET") warned?.(/^299 - "(.*)"$/.exec(answer.headers.get("warning") ?? "")?.[1] ?? "");
   const isJson = answer.headers.get("content-type")?.includes("json") && !answer.headers.get("content-type").includes("ndjson");
   if (answer.ok) return isJson ? answer.json() : answer.text();
-  throw new Failed(answer.status, await problemOf(answer));
+  throw new Failed(answer.status, await problemOf(answer), Number(answer.headers.get("retry-after")) || 0);
 }
 
 /** The server, or a proxy before it, ended a connection that worked. A proxy limits its duration. */
