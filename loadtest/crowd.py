@@ -65,7 +65,7 @@ class Crowd:
         self._running: list[Uid] = []
         self._answers: list[Release] = []
         self._demand = Kind(1).demand()
-        self._gates, self._selector = (GATE,), dict[str, str]()
+        self._gates, self._nothing = (GATE,), dict[str, str]()
         self._tenants = [sys.intern(f"team-{i:03}") for i in range(TENANTS)]
         self._users = [UserName(sys.intern(f"user-{i:03}@example.com")) for i in range(USERS)]
         self._open(pending + NODES * GPUS_A_NODE)
@@ -128,7 +128,8 @@ class Crowd:
             demand=self._demand,
             gates=self._gates,
             release_annotation=RELEASE_HELD,
-            selector=self._selector,
+            selector=self._nothing,
+            labels=self._nothing,
         )
 
     def _ended(self) -> Uid:

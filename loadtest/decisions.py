@@ -22,7 +22,7 @@ ARRIVALS = 500
 
 LEAST_RATE = Target(least=5000)
 LEAST_PART = Target(least=0.6)
-MOST_BYTES = Target(most=1000)
+MOST_BYTES = Target(most=900)
 MOST_MILLIS = Target(most=1)
 
 ARMS = {"few": f"{FEW:,} pending", "many": f"{MANY:,} pending"}

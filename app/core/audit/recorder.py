@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 
 from app.core.audit.config_changes import (
     ConfigChanges,
@@ -105,8 +105,10 @@ class AuditRecorder:
         """Ungated pods that are finished and not deleted yet. Their markers stay."""
         self._finished_with_marker: set[Uid] = set()
         self._ended_while_following: dict[Uid, Pod] = {}
-        self._backlog: dict[Uid, tuple[PodRecord, bool]] = {}
-        """Unrecorded pods at the start of the term, and whether each was waiting then."""
+        self._unrecorded_held: dict[Uid, PodRecord] = {}
+        """Pods that waited at the start of the term and have no record."""
+        self._unrecorded_ungated: dict[Uid, PodRecord] = {}
+        """Pods that were ungated at the start of the term and have no record."""
         self._next_backlog_at = Millis(0)
 
     @property
@@ -130,20 +132,23 @@ class AuditRecorder:
             if not _is_recorded_ungated(tracked.last_audit_entry) and not (
                 waits and tracked.last_audit_entry
             ):
-                self._backlog[uid] = tracked, waits
+                (self._unrecorded_held if waits else self._unrecorded_ungated)[uid] = tracked
         self._next_backlog_at = self._now
 
     def unrecorded_held(self) -> list[PodRecord]:
         """Return the pods that were held at the start of the term, and that no leader recorded."""
-        return [tracked for tracked, waits in self._backlog.values() if waits]
+        return list(self._unrecorded_held.values())
 
     def record_backlog(self) -> None:
         """Clear expired cooldown markers. Record some pods that were unrecorded at the start."""
         over = self._cooldowns.expire(self._now)
         self._effects += [ClearAuditMarker(key) for key in over if self._is_leader]
-        if self._backlog and self._now >= self._next_backlog_at:
+        if self._now < self._next_backlog_at:
+            return
+        unrecorded = chain(self._unrecorded_held, self._unrecorded_ungated)
+        if batch := list(islice(unrecorded, BACKLOG_BATCH)):
             self._next_backlog_at = Millis(self._now + BACKLOG_PAUSE_MS)
-            for uid in list(islice(self._backlog, BACKLOG_BATCH)):
+            for uid in batch:
                 self._record_from_backlog(uid)
 
     def end_term(self) -> None:
@@ -151,7 +156,8 @@ class AuditRecorder:
         self._is_leader = False
         self._config_changes.end_term()
         self._finished_with_marker.clear()
-        self._backlog.clear()
+        self._unrecorded_held.clear()
+        self._unrecorded_ungated.clear()
         self._requested_releases.clear()
         self._requested_evictions.clear()
         for tracked in self._registry.pods.values():
@@ -325,14 +331,14 @@ class AuditRecorder:
 
     def _record_from_backlog(self, uid: Uid) -> None:
         """Record the state of a pod at the start of the term, before its later events."""
-        tracked, waited = self._backlog.pop(uid, (None, False))
-        if tracked is None:
+        held = self._unrecorded_held.pop(uid, None)
+        if held is not None:
+            self.record_pod_held(held)
             return
+        ungated = self._unrecorded_ungated.pop(uid, None)
         right = self._bypasses.recorded_provenance(uid)
-        if waited:
-            self.record_pod_held(tracked)
-        elif right is not None:
-            self.record_pod_ungated(tracked, right)
+        if ungated is not None and right is not None:
+            self.record_pod_ungated(ungated, right)
 
     def _record_eviction(self, tracked: PodRecord, eviction: EvictForReclaim | EvictPod) -> None:
         pod = tracked.pod

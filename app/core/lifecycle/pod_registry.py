@@ -90,7 +90,8 @@ class PodRegistry:
         self._changed_waits: list[PodRecord] = []
         self._pinned: dict[NodeName, dict[Uid, PodRecord]] = {}
         """Pods whose pool depends on a node: the node is their only choice, or they run on it."""
-        self._names: dict[tuple[str, str], Uid] = {}
+        self._uids_by_name: dict[str, dict[str, Uid]] = {}
+        """The newest pod with each name, by namespace."""
         self._accounted_versions: tuple[int, int] = (-1, -1)
         self._needs_recount = True
         self._peak = 0
@@ -121,7 +122,7 @@ class PodRegistry:
 
     def find_pod(self, namespace: str, name: str) -> PodRecord | None:
         """Return the newest pod with this name, or None. A deleted pod may not be gone yet."""
-        uid = self._names.get((namespace, name))
+        uid = self._uids_by_name.get(namespace, {}).get(name)
         return self.pods.get(uid) if uid is not None else None
 
     def add(self, pod: Pod, life: PodState) -> PodRecord:
@@ -135,7 +136,7 @@ class PodRegistry:
             if tracked.released_at is not None and tracked.release_id > NEVER_SERVED:
                 tracked.counted_since = tracked.released_at
         tracked.pod = self._update_charges(tracked, pod, life)
-        self._names[pod.namespace, pod.name] = pod.uid
+        self._uids_by_name.setdefault(pod.namespace, {})[pod.name] = pod.uid
         self._account(tracked)
         return tracked
 
@@ -268,9 +269,16 @@ class PodRegistry:
         self.usage.existing_anti_affinity.drop_pod(tracked.pod.uid)
         self.binding.forget_pod(tracked.pod.uid)
         del self.pods[tracked.pod.uid]
-        if self._names.get((tracked.pod.namespace, tracked.pod.name)) == tracked.pod.uid:
-            del self._names[tracked.pod.namespace, tracked.pod.name]
+        self._forget_name(tracked.pod)
         self.changed_pods.pop(tracked.pod.uid, None)
+
+    def _forget_name(self, pod: Pod) -> None:
+        """Remove the name of a pod, unless a newer pod has it."""
+        uids = self._uids_by_name.get(pod.namespace, {})
+        if uids.get(pod.name) == pod.uid:
+            del uids[pod.name]
+            if not uids:
+                del self._uids_by_name[pod.namespace]
 
     def find_workload(self, uid: Uid) -> Workload | None:
         """Return the workload that waits under this uid, or None."""
