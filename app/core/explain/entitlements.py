@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from app.core.fairshare.live_usage import TENANT_ITSELF
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import TenantNode, UserNode, dominant_usage_share
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Amounts, PoolName, Quota, Tenant, TenantName, UserName
 from app.core.placement.pools import Pools
-
-TENANT_ITSELF = UserName("")
-"""Key for the tenant itself among its users. The API server allows no empty user name."""
 
 Parts = dict[tuple[TenantName, UserName], Fraction]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from app.core.explain.entitlements import TENANT_ITSELF, Standing, shares_by_weight
+from app.core.explain.entitlements import Standing, shares_by_weight
 from app.core.explain.queries import EngineQueries
+from app.core.fairshare.live_usage import TENANT_ITSELF
 from app.core.model import TenantName, UserName
 from app.web.api.formatting import decimal
 from app.web.api.schemas import ShareChange, TenantSpecModel, TenantWritten
