@@ -17,20 +17,21 @@ _LEGAL = "legal are 0 and greater decimals such as 2 or 0.5, with up to 12 digit
 def time(text: str, now: datetime) -> str:
     """Return a UTC time. `text`: ISO 8601, or a duration before `now` such as 2h or 1d12h.
 
-    Raises InvalidInput.
+    Without a zone it is local time, as in the tables. Raises InvalidInput.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
         parts = {unit: int(value or 0) for unit, value in ago.groupdict().items()}
-        at = now - timedelta(**parts)
+        at = (now - timedelta(**parts)).astimezone(timezone.utc)
     else:
         try:
             at = datetime.fromisoformat(re.sub("Z$", "+00:00", text))  # 3.10 knows no Z
-        except ValueError as error:
+            at = at.astimezone(timezone.utc)
+        except (ValueError, OverflowError) as error:
             raise InvalidInput(
                 f"{text[:40]!r} is not a time; write 2026-01-31T08:00:00Z, or 2h for two hours ago."
             ) from error
-    return f"{at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def by(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
 LARGEST_PAGE = 500
@@ -245,7 +245,14 @@ class ApiClient:
 
 
 def segment(text: str) -> str:
-    """Return a name, quoted as one path segment."""
+    """Return a name, quoted as one path segment. Raises InvalidInput.
+
+    The HTTP client would leave out a segment `..` together with the one before it.
+    """
+    if not text:
+        raise InvalidInput("A name is empty; write it, or set the variable that should contain it.")
+    if text in (".", ".."):
+        raise InvalidInput(f"{text!r} is not a name; write the name of an object.")
     return quote(text, safe="")
 
 

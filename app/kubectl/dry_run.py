@@ -95,7 +95,7 @@ class _Refusal(Exception):
 
 def _pod(client: ApiClient, found: Manifest, copies: PodCopies, notes: list[str]) -> PodCopies:
     """Return pods as the API server would store them."""
-    path = f"/api/v1/namespaces/{found.namespace}/pods"
+    path = f"/api/v1/namespaces/{segment(found.namespace)}/pods"
     try:
         # Its warnings are left out: a pod without its controller gets others than its template.
         answer = _create(client, path, copies.document, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import yaml
 
 from app.core.errors import InvalidInput
 from app.core.well_known import ANNOTATION_SUBMITTER
+from app.kubectl.client import segment
 
 LARGEST_FILE = 4 * 1024 * 1024
 LARGEST_EXPANDED = 2 * LARGEST_FILE
@@ -19,6 +21,8 @@ LARGEST_EXPANDED = 2 * LARGEST_FILE
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+
+_TAG = "tag:yaml.org,2002:"
 
 _Document = Mapping[str, Any]
 Claims = Mapping[tuple[str, str, str], Any]
@@ -58,9 +62,9 @@ class Manifest:
     @property
     def path(self) -> str:
         """The path of the API server to which the object is posted."""
-        version = self.document["apiVersion"]
-        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        return f"{root}/namespaces/{self.namespace}/{KINDS[self.kind].resource}"
+        kind, version = KINDS[self.kind], self.document["apiVersion"].rpartition("/")[2]
+        root = f"/apis/{kind.group}" if kind.group else "/api"
+        return f"{root}/{segment(version)}/namespaces/{segment(self.namespace)}/{kind.resource}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,16 @@ class PodCopies:
 
     count: int
     document: _Document
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML as kubectl does: dates, and numbers to the base 60 such as 12:30, are text."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        """Return the tag of a node."""
+        tag = str(super().resolve(kind, value, implicit))
+        is_number = tag in (_TAG + "int", _TAG + "float")
+        return _TAG + "str" if tag == _TAG + "timestamp" or (is_number and ":" in value) else tag
 
 
 def documents(file: str) -> list[_Document]:
@@ -107,15 +121,27 @@ def parse(text: str) -> list[_Document]:
 
 def _loaded(text: str) -> Iterator[Any]:
     """Yield the documents of YAML. A few lines of nested aliases could expand to gigabytes."""
-    loader = yaml.SafeLoader(text)
+    loader = _Loader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
             if _expanded(node, {}) > LARGEST_EXPANDED:
                 raise InvalidInput("The manifest has too many YAML aliases; write it without them.")
-            yield loader.construct_document(node)
+            yield _constructed(loader, node)
     finally:
         loader.dispose()
+
+
+def _constructed(loader: _Loader, node: Any) -> Any:
+    """Return a document that JSON can express. Raises InvalidInput."""
+    try:
+        document = loader.construct_document(node)
+        json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError) as error:  # of explicit tags, and of .nan
+        raise InvalidInput(
+            f"The manifest has a value that JSON cannot express ({error}); write it as text."
+        ) from error
+    return document
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:

@@ -227,6 +227,29 @@ def test_a_queue_may_be_that_of_one_user(rest: Rest, run: Run) -> None:
     assert rest.asked[-1].query["user"] == "bob"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", ""),
+        ("why", "..", "-n", "team-a"),
+        ("queue", ""),
+        ("shares", ""),
+        ("weights", "set", "", "2"),
+        ("weights", "set", "team-a", "2", "--user", ""),
+    ],
+)
+def test_an_empty_name_asks_nothing(rest: Rest, run: Run, words: tuple[str, ...]) -> None:
+    code, out, err = run(*words)
+    assert (code, out, rest.asked) == (2, "", [])
+    assert "A name is empty; write it" in err or "'..' is not a name" in err
+
+
+def test_a_time_before_the_calendar_is_wrong_input(run: Run) -> None:
+    code, _, err = run("usage", "--from", "0001-01-01T00:00:00+14:00")
+    assert code == 2
+    assert "is not a time" in err
+
+
 def test_an_empty_list_names_its_filter(rest: Rest, run: Run) -> None:
     empty = answers.queue().model_copy(update={"items": []})
     rest.answers["GET /tenants/team-a/queue"] = empty

@@ -380,3 +380,28 @@ def test_the_direct_address_cannot_make_dry_runs(rest: Rest, shell: Shell) -> No
     words = ["--server", rest.url, "--token", "alices"]
     code, _, err = shell.tell(["try", "-f", str(shell.folder / "m.yaml"), *words])
     assert (code, "use a kubeconfig" in err) == (2, True)
+
+
+def test_values_are_read_as_kubectl_reads_them() -> None:
+    text = "kind: Pod\nday: 2026-01-31\nargs: [12:30:45, 1:30.5, 2020-13-45, 0x10, 1.5, 7, true]\n"
+    (found,) = manifests.parse(text)
+    assert found["day"] == "2026-01-31"
+    assert found["args"] == ["12:30:45", "1:30.5", "2020-13-45", 16, 1.5, 7, True]
+
+
+@pytest.mark.parametrize("value", [".nan", "!!binary aGk=", "!!timestamp 2020-13-45", "!!set {a}"])
+def test_a_value_without_a_form_in_json_is_refused(value: str) -> None:
+    with pytest.raises(InvalidInput, match="a value that JSON cannot express"):
+        manifests.parse(f"kind: Pod\nvalue: {value}\n")
+
+
+@pytest.mark.parametrize("namespace", ["team-a/pods#", "team-a/pods?x=", "team-a/../../x"])
+def test_a_dry_run_has_its_option_whatever_the_namespace(
+    rest: Rest, shell: Shell, namespace: str
+) -> None:
+    shell.run(POD, words=("-n", namespace))
+    shell.run({**POD, "metadata": {"name": "p", "namespace": namespace}})
+    shell.run({**POD, "apiVersion": "v1?x="})
+    asked = [each for each in rest.asked if not each.path.endswith("/trials")]
+    assert len(asked) == 3
+    assert all(each.query["dryRun"] == "All" for each in asked)
