@@ -65,6 +65,35 @@ def test_an_expression_has_the_answer_of_kube_scheduler(expression: str, answer:
     assert DeviceSelectors().matches(expression, DRIVER, A100) is answer
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{GPU}.?type",
+        "false ? device.driver : optional.none()",
+        "optional.of(device)",
+        "type(device)",
+        "duration('1s')",
+        "timestamp('2026-01-01T00:00:00Z')",
+        "b'x'",
+        "device",
+        "[device]",
+        "null",
+        "1u",
+        "quantity('1')",
+        "semver('1.0.0')",
+    ],
+)
+def test_a_value_that_is_not_a_boolean_matches_nothing(expression: str) -> None:
+    assert DeviceSelectors().matches_of_user(expression, DRIVER, A100) in (False, None)
+
+
+@pytest.mark.parametrize("written", ["x", ""])
+def test_a_capacity_that_is_not_a_quantity_has_no_answer(written: str) -> None:
+    device = Device("gpu-0", (fact("memory", "quantity", written),))
+    found = DeviceSelectors().matches(f"{MEMORY}.isLessThan(quantity('40Gi'))", DRIVER, device)
+    assert found is None
+
+
 @pytest.mark.parametrize("expression", ["later(device)", "device.", "'" + "x" * 11_000 + "' == ''"])
 def test_an_expression_that_cannot_be_evaluated_has_no_answer(expression: str) -> None:
     assert DeviceSelectors().matches(expression, DRIVER, A100) is None

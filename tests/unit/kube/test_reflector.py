@@ -180,6 +180,24 @@ async def test_object_that_became_unreadable_stays_as_it_was() -> None:
         assert "-a" not in story(sink)
 
 
+async def test_a_reader_that_fails_at_one_object_skips_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script = Script([page(tenant("a"), tenant("bad"), tenant("c"))], [[FOREVER]])
+    async with following(script) as (watch, sink):
+        read = watch.kind.read
+
+        def fail(item: Any, at: Millis) -> Any:
+            if item.metadata.name == "bad":
+                raise OverflowError("cannot convert float infinity to integer")
+            return read(item, at)
+
+        watch.kind = replace(watch.kind, read=fail)
+        await sink.until(lambda _: story(sink)[-1] == "fresh")
+        assert story(sink) == ["+a", "+c", "fresh"]
+    assert [record.__dict__["object"] for record in caplog.records] == ["bad"]
+
+
 async def test_the_policy_holds_until_it_changes_legibly_or_is_gone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

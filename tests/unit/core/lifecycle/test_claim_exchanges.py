@@ -187,7 +187,21 @@ def test_in_mode_observe_a_release_names_no_claims_and_protects_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "[]", "{", '"x"', '{"c":1}', '{"c":{"uid":"u"}}', '{"c":{"amounts":{"g":"x"}}}']
+    "written",
+    [
+        "",
+        "[]",
+        "{",
+        '"x"',
+        '{"c":1}',
+        '{"c":{"uid":"u"}}',
+        '{"c":{"amounts":{"g":"x"}}}',
+        '{"c":{"uid":"u","amounts":{"g":1e999}}}',
+        '{"c":{"uid":"u","amounts":{"g":NaN}}}',
+        '{"c":{"uid":"u","amounts":{"g":"%s"}}}' % ("9" * 400),
+        '{"c":{"uid":"u","amounts":{"g":"%s"}}}' % ("9" * 5000),
+        '{"c":{"uid":"u","amounts":{"g":9223372036854775808}}}',
+    ],
 )
 def test_an_annotation_that_fairgate_would_not_write_says_nothing(written: str) -> None:
     assert not read_grants(written)
