@@ -11,6 +11,7 @@ evaluated.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -148,26 +149,36 @@ class _Program:
         return tuple([fact for fact in device.facts if fact.name in self._text])
 
     def evaluate(self, driver: str, device: Device) -> Answer:
+        """Return whether a device matches; None if the library cannot evaluate the expression.
+
+        The library raises several kinds of errors, and users write expressions: one that is not
+        expected here would end the leader, and each next one.
+        """
         if self._compiled is None:
             return None
+        try:
+            answer = self._compiled.eval(data={"device": self._fields(driver, device)})
+        except Exception:  # such as more than 10 000 iterations, or a number beyond 64 bits
+            return None
+        # Any other value is an error, such as an attribute that the device does not have.
+        with contextlib.suppress(Exception):  # an optional, for instance, has no plain value
+            return answer.plain_value() is True
+        return False
+
+    def _fields(self, driver: str, device: Device) -> dict[str, Any]:
+        """Return the variable `device` of the expression. Raises ValueError for a bad quantity."""
         # An unknown domain is an empty map, as in kube-scheduler.
         attributes: dict[str, dict[str, Any]] = {domain: {} for domain in self._domains}
         capacity: dict[str, dict[str, Any]] = {domain: {} for domain in self._domains}
         for fact in device.facts:
             where = capacity if fact.kind == QUANTITY else attributes
             where.setdefault(fact.domain, {})[fact.name] = _cel_value(fact)
-        data = {
+        return {
             "driver": driver,
             "attributes": attributes,
             "capacity": capacity,
             "allowMultipleAllocations": device.is_shared,
         }
-        try:
-            answer = self._compiled.eval(data={"device": data})
-        except RuntimeError:  # more than 10 000 iterations, or a number beyond 64 bits
-            return None
-        # Any other value is an error, such as an attribute that the device does not have.
-        return answer.plain_value() is True
 
 
 def _is_costly(expression: str) -> bool:

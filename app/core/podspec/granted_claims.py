@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 
 from app.core.model import GrantedClaim, Resource, Uid
+from app.core.quantities import MAX_AMOUNT
 
 UID, AMOUNTS = "uid", "amounts"
 
@@ -30,7 +31,7 @@ def read_grants(written: str | None) -> tuple[GrantedClaim, ...] | None:
     try:
         found = json.loads(written)
         return tuple(_grant(name, entry) for name, entry in sorted(found.items()))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 
@@ -38,4 +39,6 @@ def _grant(name: str, entry: object) -> GrantedClaim:
     if not isinstance(entry, dict):
         raise TypeError(name)
     amounts = {Resource(r): max(0, int(v)) for r, v in sorted(entry[AMOUNTS].items())}
+    if max(amounts.values(), default=0) > MAX_AMOUNT:
+        raise ValueError(name)
     return GrantedClaim(name, Uid(str(entry[UID])), amounts)

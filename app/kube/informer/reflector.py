@@ -377,6 +377,9 @@ class Reflector(Generic[T]):
         except InvalidInput as error:
             self._log_unreadable(item.metadata, error)
             return
+        except Exception as error:  # a list that ends at one object would never be complete
+            self._log_unreadable(item.metadata, error)
+            return
         finally:
             self._finish_step("read", began, item.metadata.namespace, item.metadata.name)
         if event is None:
