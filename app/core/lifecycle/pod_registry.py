@@ -399,7 +399,8 @@ class PodRegistry:
         else:
             tracked.wait_reason = tracked.equivalence_class = None
             intended = tracked.intent.pool if tracked.intent else None
-            tracked.pool = intended or self._pools.pool_of(pod, tenant)
+            exists = intended in self._pools.pools  # it may be gone since the release began
+            tracked.pool = intended if exists else self._pools.pool_of(pod, tenant)
             if tracked.pool is not None:
                 self._start_usage(tracked, leaf, tracked.pool, node)
             elif pod.node is not None:
