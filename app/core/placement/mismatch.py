@@ -35,13 +35,14 @@ def explain_mismatch(
     terms: NodeConstraints, only: NodeSet, pool: Pool, nodes: Sequence[Node]
 ) -> str:
     """Return why no node of a pool matches these terms. `nodes`: all nodes of the pool."""
-    labelled = [node for node in nodes if contains_labels(node.labels, terms.selector)]
-    if not labelled:
-        wanted = shorten_list(f"{key}={value}" for key, value in terms.selector)
-        return f"its nodes lack the labels of the pod's node selector, {wanted}"
-    named = [node for node in labelled if only is None or node.name in only]
-    if not named:
+    allowed = [node for node in nodes if only is None or node.name in only]
+    if not allowed and nodes:
         return f"{describe_nodes(only or ())}, which it must go to, is not in it"
+    named = [node for node in allowed if contains_labels(node.labels, terms.selector)]
+    if not named:
+        wanted = shorten_list(f"{key}={value}" for key, value in terms.selector)
+        who = f"{describe_nodes(only)}, which it must go to, lacks" if only else "its nodes lack"
+        return f"{who} the labels of the pod's node selector, {wanted}"
     suited = [node for node in named if terms.matches_node(node.name, node.labels)]
     if not suited and terms.affinity is not None:
         return (

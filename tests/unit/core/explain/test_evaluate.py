@@ -92,6 +92,12 @@ BARE = ev.PoolObserved(NOW, Pool(PoolName("bare"), {"gpu": "none"}))
             "t4",
             "node ghost, which it must go to, is not in it",
         ),
+        (
+            replace(POD, node_names=(NodeName("m0"),), selector={"zone": "y"}),
+            (),
+            "t4",
+            "node m0, which it must go to, lacks the labels of the pod's node selector, zone=y",
+        ),
     ],
 )
 def test_each_pool_says_what_excludes_a_pod(
