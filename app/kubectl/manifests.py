@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         """Return the tag of a node."""
-        tag = str(super().resolve(kind, value, implicit))
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
         is_number = tag in (_TAG + "int", _TAG + "float")
         return _TAG + "str" if tag == _TAG + "timestamp" or (is_number and ":" in value) else tag
 
