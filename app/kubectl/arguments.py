@@ -17,7 +17,7 @@ _LEGAL = "legal are 0 and greater decimals such as 2 or 0.5, with up to 12 digit
 def time(text: str, now: datetime) -> str:
     """Return a UTC time. `text`: ISO 8601, or a duration before `now` such as 2h or 1d12h.
 
-    Without a zone it is local time, as in the tables. Raises InvalidInput.
+    A time without a zone is local time, as in the tables. Raises InvalidInput.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:

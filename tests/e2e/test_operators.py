@@ -244,8 +244,11 @@ def submit(stage: Stage, namespace: str, example: Example) -> Object:
     stage.cluster.kubectl(*bind, "--user=alice")
     item, kind = example.item, example.kind
     root = f"/apis/{item['apiVersion']}/namespaces/{namespace}/{kind.resource}"
+    person = Person(alice.kubeconfig)
+    right = ("create", kind.group, kind.resource, namespace)
+    until("alice may create it", lambda: person.may(*right))
     # kubectl could not validate a kind before its schema is published.
-    made: Object = Person(alice.kubeconfig).call("POST", f"{root}?fieldValidation=Strict", item)
+    made: Object = person.call("POST", f"{root}?fieldValidation=Strict", item)
     return made
 
 

@@ -101,6 +101,13 @@ class Person:
             return error.message
         return None
 
+    def may(self, verb: str, group: str, resource: str, namespace: str) -> bool:
+        """Return whether RBAC lets this user do this. A new binding counts after some time."""
+        what = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = self.call("POST", path, {"spec": {"resourceAttributes": what}})
+        return bool(answer["status"]["allowed"])
+
 
 def _close(idle: list[http.client.HTTPSConnection]) -> None:
     for connection in idle:
