@@ -79,7 +79,7 @@ def doctor(
     image: Annotated[
         str,
         typer.Option(
-            metavar="REPOSITORY[:TAG]",
+            metavar="REPOSITORY[:TAG][@DIGEST]",
             help="Image of Fairgate, for the values.",
             show_default=False,
         ),

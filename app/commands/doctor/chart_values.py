@@ -148,10 +148,12 @@ def _image(seen: ClusterSnapshot, image: str) -> Section:
     webhook = seen.installation.deployments.get("fairgate-webhook")
     if webhook and not image:
         image = webhook["spec"]["template"]["spec"]["containers"][0]["image"]
-    repository, _, tag = (image or IMAGE).rpartition(":")
-    if not repository or "/" in tag:
-        repository, tag = image or IMAGE, ""
-    value = {"repository": repository} | ({"tag": tag} if tag else {})
+    name, _, digest = (image or IMAGE).partition("@")
+    repository, _, tag = name.rpartition(":")
+    if not repository or "/" in tag:  # the colon is that of a port
+        repository, tag = name, ""
+    optional = {"tag": tag, "digest": digest}
+    value = {"repository": repository} | {key: part for key, part in optional.items() if part}
     comment = "" if image else "Change it to the repository with your image of Fairgate."
     return Section("image", value, comment, {})
 

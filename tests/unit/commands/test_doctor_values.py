@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from app.commands.doctor.checks import run_checks
 from app.commands.doctor.findings import Level
 from app.commands.doctor.report import FINDINGS, as_document, as_text, has_problem
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
+from app.devcluster.fairgate_install import CHART
 from app.terminal import output
 from tests.support.doctor_cluster import (
     AGENTS,
@@ -39,6 +42,8 @@ IN_USE = [
     made("Node", "v1", "m", status={"capacity": {"habana.ai/gaudi": "8"}}),
     made("DeviceClass", "x", "tpu", spec={"extendedResourceName": "example.com/tpu"}),
 ]
+
+DIGEST = "sha256:" + "a" * 64
 
 
 def values_of(seen: ClusterSnapshot, redis: str = "", image: str = "") -> dict[str, Any]:
@@ -148,10 +153,22 @@ def test_a_password_of_redis_is_not_written(login: str) -> None:
         ("host:5000/fairgate:1.2", {"repository": "host:5000/fairgate", "tag": "1.2"}),
         ("host:5000/fairgate", {"repository": "host:5000/fairgate"}),
         ("fairgate", {"repository": "fairgate"}),
+        (f"host/fairgate@{DIGEST}", {"repository": "host/fairgate", "digest": DIGEST}),
+        (f"host:5000/fairgate@{DIGEST}", {"repository": "host:5000/fairgate", "digest": DIGEST}),
+        (
+            f"host:5000/fairgate:1.2@{DIGEST}",
+            {"repository": "host:5000/fairgate", "tag": "1.2", "digest": DIGEST},
+        ),
     ],
 )
-def test_an_image_is_split_into_repository_and_tag(image: str, expected: dict[str, str]) -> None:
-    assert values_of(look(cluster()), image=image)["image"] == expected
+def test_an_image_is_split_into_repository_tag_and_digest(
+    image: str, expected: dict[str, str]
+) -> None:
+    value = values_of(look(cluster()), image=image)["image"]
+    assert value == expected
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["image"]
+    for key, part in value.items():
+        assert re.search(schema["properties"][key]["pattern"], part)
 
 
 def test_names_with_yaml_syntax_are_quoted() -> None:
