@@ -606,6 +606,20 @@ def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
     assert [each["name"] for each in binding["subjects"]] == ["alice"]
 
 
+def test_two_lists_of_admins_of_one_tenant_are_one_role(chart: Chart) -> None:
+    names = ("alice", "bob"), ("bob", "carol")
+    given = [
+        {"tenant": "team-a", "subjects": [{"kind": "User", "name": name} for name in each]}
+        for each in names
+    ]
+    documents = chart.render(f"--set-json=tenantAdmins={json.dumps(given)}")
+    name = "fairgate-tenant-admin-team-a"
+    ours = [each["kind"] for each in documents if each["metadata"]["name"] == name]
+    assert ours == ["ClusterRole", "ClusterRoleBinding"]
+    binding = of_kind(documents, "ClusterRoleBinding")[name]
+    assert [each["name"] for each in binding["subjects"]] == ["alice", "bob", "carol"]
+
+
 # --- refused values ---
 
 
