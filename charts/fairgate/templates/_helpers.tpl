@@ -7,6 +7,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* The same with further labels, which win: (dict "root" $ "labels" .Values.alerts.labels). */}}
+{{- define "fairgate.labelsWith" -}}
+{{ merge dict (.labels | default dict) (include "fairgate.labels" .root | fromYaml) | toYaml }}
+{{- end }}
+
 {{/* Labels that select the pods of one component: (dict "root" $ "component" "webhook"). */}}
 {{- define "fairgate.selector" -}}
 app.kubernetes.io/name: fairgate

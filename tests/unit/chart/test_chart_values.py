@@ -295,6 +295,11 @@ def test_access_without_a_destination_is_refused(chart: Chart) -> None:
 # --- monitoring ---
 
 MONITORS = {"podMonitor": "PodMonitor", "serviceMonitor": "ServiceMonitor"}
+LABELLED = {
+    **{f"metrics.{value}": kind for value, kind in MONITORS.items()},
+    "alerts": "PrometheusRule",
+    "dashboards": "ConfigMap",
+}
 
 
 @pytest.mark.parametrize("value", MONITORS)
@@ -335,6 +340,21 @@ def test_a_monitor_takes_a_token_of_ones_own_or_none(chart: Chart) -> None:
 def test_pods_are_not_scraped_twice(chart: Chart) -> None:
     both = [f"metrics.{value}.enabled=true" for value in MONITORS]
     assert "scrape every pod twice; enable one of them" in refusal(chart, *both)
+
+
+@pytest.mark.parametrize("value", LABELLED)
+def test_a_label_of_a_value_replaces_that_of_the_chart(chart: Chart, value: str) -> None:
+    key = "app.kubernetes.io/instance"
+    escaped = key.replace(".", "\\.")
+    done = chart.template(f"{value}.enabled=true", f"{value}.labels.{escaped}=prometheus")
+    assert done.returncode == 0, done.stderr
+    [found] = [
+        text
+        for text in done.stdout.split("\n---\n")
+        if f"\nkind: {LABELLED[value]}\n" in text and f"{key}: prometheus" in text
+    ]
+    assert found.count(f"    {key}: ") == 1
+    assert yaml.safe_load(found)["metadata"]["labels"]["app.kubernetes.io/name"] == "fairgate"
 
 
 # --- network policies ---
