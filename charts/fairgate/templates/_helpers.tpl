@@ -264,3 +264,12 @@ additionalProperties:
   pattern: '^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'
 {{- end }}
 {{- end }}
+
+{{/* The bytes of a quantity, or of an amount of memory as Redis writes it. */}}
+{{- define "fairgate.bytes" -}}
+{{- $unit := regexFind "[A-Za-z]*$" (toString .) -}}
+{{- $decimal := dict "" 1 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 -}}
+{{- $binary := dict "Ki" 0x1p10 "Mi" 0x1p20 "Gi" 0x1p30 "Ti" 0x1p40 "Pi" 0x1p50 "Ei" 0x1p60 -}}
+{{- $ofRedis := dict "kb" 0x1p10 "mb" 0x1p20 "gb" 0x1p30 -}}
+{{ mulf (trimSuffix $unit (toString .)) (get (merge $decimal $binary $ofRedis) $unit) }}
+{{- end }}
