@@ -18,7 +18,8 @@ EXAMPLES = examples(
 @with_groups
 def release(
     pod: Annotated[
-        str | None, typer.Argument(metavar="POD", help="The held pod.", show_default=False)
+        str | None,
+        typer.Argument(metavar="POD", help="The held pod: NAME or pod/NAME.", show_default=False),
     ] = None,
     everything: Annotated[
         bool,
@@ -47,5 +48,7 @@ def release(
     counts as used from then on.
     """
     from app.commands.release import command, console
+    from app.kubectl import arguments
 
+    pod = arguments.pod(pod) if pod is not None else None
     command.run(console.ReleaseOptions(pod, everything, namespace, connection, yes, output))

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from app.commands.doctor.referenced_objects import NAME
 from app.commands.release.console import (
     NO,
     CommandFailed,
@@ -29,6 +30,11 @@ def run(options: ReleaseOptions) -> None:
     """Run the command. Raises FairgateError, and SystemExit with 1 or 3 if it was not completed."""
     if (options.pod is None) is not options.everything:
         raise InvalidInput("Name one pod to release, or say --all: fairgate release --help.")
+    if options.pod is not None and not NAME.fullmatch(options.pod):
+        raise InvalidInput(
+            f"{options.pod!r} is not the name of a pod; write it, or set the variable that should "
+            "contain it."
+        )
     if options.everything and options.namespace is not None:
         raise InvalidInput("--all means every namespace: leave out --namespace, or name a pod.")
     if not options.yes and not sys.stdin.isatty():

@@ -190,6 +190,25 @@ def test_a_release_prints_no_list() -> None:
     assert "'csv' is not one of 'table', 'wide', 'json', 'yaml'." in done.stderr
 
 
+@pytest.mark.parametrize("pod", ["train-0", "po/train-0", "pod/train-0", "pods/train-0"])
+def test_a_pod_to_release_is_written_as_for_why(pod: str) -> None:
+    done = fairgate("release", pod, "--yes", "--kubeconfig", "/nowhere/config")
+    assert "There is no kubeconfig /nowhere/config" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence"),
+    [
+        ("", "'' is not the name of a pod; write it, or set the variable that should contain it."),
+        ("pod/", "pod/ is not a pod; write its name, and its namespace by -n."),
+        ("job/train", "job/train is not a pod; write its name, and its namespace by -n."),
+    ],
+)
+def test_a_release_of_no_pod_is_wrong_input(pod: str, sentence: str) -> None:
+    done = fairgate("release", pod, "--yes")
+    assert (done.returncode, done.stderr) == (2, f"fairgate: {sentence}\n")
+
+
 FORMATS = "'table', 'wide', 'json', 'yaml'"
 LIST_FORMATS = f"{FORMATS}, 'csv', 'name'"
 

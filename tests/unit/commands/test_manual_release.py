@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -270,6 +271,10 @@ async def test_what_was_done_is_told_when_the_api_server_goes_away(
     [
         ({"pod": None, "everything": False}, "Name one pod to release, or say --all"),
         ({"pod": "p", "everything": True}, "Name one pod to release, or say --all"),
+        *(
+            ({"pod": name, "everything": False}, f"'{re.escape(name)}' is not the name of a pod")
+            for name in ("", ".", "..", "train 0", "Train", "a" * 254)
+        ),
         ({"namespace": "space"}, "--all means every namespace"),
         ({"yes": False}, "add --yes"),
         (
