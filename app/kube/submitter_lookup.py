@@ -1,4 +1,7 @@
-"""Finds the submitter of an object by its owner references: implements `ports.SubmitterLookup`."""
+"""Finds the submitter of an object by its owner references.
+
+Implements `ports.cluster.SubmitterLookup`.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = {path: path.read_text() for path in (ROOT / "app").rglob("*.py")}
 CODE = re.compile(r"`([^`]+)`")
 FILE = re.compile(r"`((?:app|tests|charts|loadtest)/[\w/.-]+|\w+\.py)`")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 NAME = re.compile(r"(_?[A-Za-z]\w*)(?:\.(_?[a-z]\w*))?(?:\(\))?")
 
 
@@ -45,7 +46,7 @@ def test_every_class_and_method_of_the_glossary_exists() -> None:
 
 def test_every_name_in_a_row_of_a_file_occurs_in_that_file() -> None:
     missing = []
-    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if "|" in line]
+    rows = [line for line in CONTRIBUTING.splitlines() if "|" in line]
     for row in rows:
         files, _, text = row.strip("| ").partition(" | ")
         sources = [source for path in FILE.findall(files) for source in files_named(path)]
@@ -59,6 +60,22 @@ def test_every_name_in_a_row_of_a_file_occurs_in_that_file() -> None:
             ):
                 missing.append((files, each))
     assert missing == []
+
+
+def test_every_function_for_a_new_case_has_a_match_statement() -> None:
+    rows = re.findall(r"^\| (.+) \| (.*a `case` in `.+) \|$", CONTRIBUTING, re.MULTILINE)
+    assert rows
+    for files, text in rows:
+        known = {
+            each.name
+            for path in FILE.findall(files)
+            for source in files_named(path)
+            for each in ast.walk(ast.parse(source))
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            and any(isinstance(part, ast.Match) for part in ast.walk(each))
+        }
+        named = CODE.findall(text.split("a `case` in ")[1])
+        assert {each.rpartition(".")[2] for each in named} <= known, files
 
 
 def files_named(path: str) -> list[str]:
