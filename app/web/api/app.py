@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from app.ports.liveness import Liveness
 from app.web.api import problems
 from app.web.api.audit import add_audit_routes
+from app.web.api.body_check import require_valid_text
 from app.web.api.dashboard import page_routes
 from app.web.api.dashboard_state import pause_text
 from app.web.api.fair_shares import FairShares
@@ -66,11 +67,12 @@ def api_app(
         tags=["v1"],
         responses=problems.error_responses(*PROBLEMS),
         generate_unique_id_function=operation_id,
-        # The order matters: authenticate before checking query parameters.
+        # The order matters: authenticate before checking query parameters and the body.
         dependencies=[
             BEARER,
             Depends(context.access.authenticate_request),
             Depends(documented.require_known_query),
+            Depends(require_valid_text),
         ],
     )
     shares = FairShares(context, time.monotonic)

@@ -383,7 +383,13 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("/v1/tenants/team-a/weight", {}, 422, "weight"),
     ("/v1/tenants/team-a/weight", {"wieght": "2"}, 422, "wieght: there is no such field"),
     ("/v1/tenants/team-a/weight", [], 422, "body"),
-    ("/v1/tenants/team-a", {"users": [{"name": "\ud800"}]}, 422, "users"),
+    ("/v1/tenants/team-a", {"users": [{"name": "\ud800"}]}, 422, "users: the text is not valid"),
+    ("/v1/tenants/team-a", {"parent": "\ud800"}, 422, "parent: the text is not valid Unicode"),
+    ("/v1/tenants/team-a", {"quotas": [{"pool": "p", "limit": {"\udfff": "1"}}]}, 422, "quotas"),
+    ("/v1/tenants/team-a", {"\ud800": "1"}, 422, "the text is not valid Unicode"),
+    ("/v1/tenants/team-a", ["\ud800"], 422, "the text is not valid Unicode"),
+    ("/v1/pools/h100", {"nodeSelector": {"a": "\ud800"}}, 422, "nodeSelector"),
+    ("/v1/pools/h100", {"weights": {"\ud800": "1"}}, 422, "weights"),
     ("/v1/tenants/UPPER", {}, 422, "UPPER"),
     ("/v1/tenants/..", {}, 422, "'..'"),
     ("/v1/pools/h100", {"tolerations": [{"key": "a", "oops": 1}]}, 422, "oops"),
@@ -397,6 +403,25 @@ async def test_what_cannot_be_stored_is_told(
     reply = await ask(app, "operator", "PUT", path, body)
     assert reply.status == status, reply.body
     assert named.lower() in problem(reply).lower()
+
+
+@pytest.mark.parametrize("pair", [b'"\\ud800"', b'"\xed\xa0\x80"'], ids=["escaped", "raw"])
+async def test_text_that_is_no_unicode_is_refused_before_rights_are_asked(
+    app: ASGIApp, pair: bytes
+) -> None:
+    head = {"authorization": "Bearer nobody", "content-type": "application/json"}
+    for path in ("tenants/x", "pools/x"):
+        reply = await call(app, "PUT", f"/v1/{path}", b'{"parent": ' + pair + b"}", head)
+        assert reply.status == 422
+        assert "not valid Unicode" in problem(reply)
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused(app: ASGIApp) -> None:
+    head = {"authorization": "Bearer operator", "content-type": "application/json"}
+    for depth in range(850, 1000):  # it includes the most that can be read but not written
+        body = b'{"parent": ' + b"[" * depth + b"]" * depth + b"}"
+        reply = await call(app, "PUT", "/v1/tenants/team-a", body, head)
+        assert reply.status in (400, 422)
 
 
 async def test_what_is_no_json_is_400(app: ASGIApp) -> None:
