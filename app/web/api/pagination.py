@@ -45,11 +45,18 @@ def read_page_token(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey
         return None
     found = None
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(base64.b64decode(more + "=" * (-len(more) % 4), b"-_", validate=True))
+        found = _decode(more)
     if not isinstance(found, list) or [type(each) for each in found] != [*kinds]:
         raise Refused(
             400, "continue: this is not a token of this list; omit it to start at the beginning."
         )
+    return found
+
+
+def _decode(token: str) -> Any:
+    """Return the contents of a token. Raises ValueError, also if UTF-8 cannot encode a string."""
+    found = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True))
+    json.dumps(found, ensure_ascii=False).encode()  # Redis cannot be asked for other strings
     return found
 
 

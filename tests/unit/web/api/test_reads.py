@@ -16,6 +16,7 @@ from app.core.well_known import RELEASE_ADOPTED
 from app.ports.api import QuotaThen
 from app.ports.forecasts import Estimate
 from app.sim.cluster.virtual_cluster import held_pod
+from app.web.api.pagination import page_token
 from tests.support.asgi import call
 from tests.support.rest_app import GPU, NOW, Both, node, pool, problem, tenant
 
@@ -230,6 +231,15 @@ async def test_a_token_that_is_none_is_a_problem(both: Both, path: str, more: st
     reply = await both.get(f"/v1/{path}?continue={more}")
     assert reply.status == 400
     assert "continue" in problem(reply)
+
+
+@pytest.mark.parametrize("key", [["alice", True, 1, 2, "\ud800"], ["\ud800", True, 1, 2, "uid"]])
+async def test_a_token_that_cannot_be_sent_to_redis_is_a_problem(
+    both: Both, key: list[str | int]
+) -> None:
+    reply = await both.get(f"/v1/tenants/team-a/queue?continue={page_token(*key)}")
+    assert reply.status == 400
+    assert "not a token of this list" in problem(reply)
 
 
 async def test_a_pool_shows_its_nodes_and_what_is_free(both: Both) -> None:
