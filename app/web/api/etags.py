@@ -52,18 +52,27 @@ NoneMatch = Annotated[
 
 
 def conditions_of(if_match: Match = None, if_none_match: NoneMatch = None) -> Conditions:
-    """Return the preconditions of a request. Meant as a FastAPI dependency."""
-    return Conditions(_tags(if_match or []), _tags(if_none_match or []))
+    """Return the preconditions of a request. Meant as a FastAPI dependency.
+
+    Raises Refused (400) for a header without a tag: the request would fail for ever, or be made
+    without a condition.
+    """
+    return Conditions(_tags("If-Match", if_match), _tags("If-None-Match", if_none_match))
 
 
-def _tags(values: list[str]) -> frozenset[str] | None:
-    """Return the strong tags of a header, or `*`; None if the header is absent."""
+def _tags(header: str, values: list[str] | None) -> frozenset[str] | None:
+    """Return the strong tags of a header, or `*`; None if it is absent. Raises Refused (400)."""
     if not values:
         return None
     text = ",".join(values)
     if text.strip() == "*":
         return frozenset("*")
-    return frozenset(tag for weak, tag in _TAG.findall(text) if not weak)
+    tags = _TAG.findall(text)
+    if not tags:
+        raise Refused(
+            400, f"{header}: this is no ETag; write the ETag with its quotes, or a lone *."
+        )
+    return frozenset(tag for weak, tag in tags if not weak)
 
 
 def _is_one(found: Stored | None, tags: frozenset[str]) -> bool:

@@ -287,7 +287,7 @@ async def test_a_tag_changes_with_what_is_configured_and_not_with_the_status(
         ("if_match", "*", "new", 412),
         ("if_match", '"other"', "team-a", 412),
         ("if_match", '"other"', "new", 412),
-        ("if_match", 'nonsense', "team-a", 412),
+        ("if_match", '"other", W/"weak"', "team-a", 412),
         ("if_none_match", "*", "team-a", 412),
         ("if_none_match", "*", "new", 201),
     ],
@@ -299,6 +299,17 @@ async def test_conditions_of_the_caller_are_heeded(
     assert reply.status == status
     if status == 412:
         assert problem(reply)
+
+
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match"])
+@pytest.mark.parametrize("tag", ["u-a-3", "", 'u-a-3"', "*, *"])
+async def test_a_condition_without_a_tag_in_quotes_is_refused(
+    app: ASGIApp, resources: FakeResources, header: str, tag: str
+) -> None:
+    before = resources.version
+    reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a/weight", WEIGHT, **{header: tag})
+    assert (reply.status, resources.version) == (400, before)
+    assert problem(reply).startswith(f"{header}: this is no ETag; write the ETag with its quotes")
 
 
 async def test_a_weak_tag_matches_nothing(app: ASGIApp) -> None:
