@@ -130,17 +130,28 @@ class Access:
         """Return whether RBAC grants this in group `fairgate.io`; no `name`: on all objects."""
         return await self._authorizer.allows(identity, verb, resource, subresource, name)
 
+    async def may_get(self, identity: Identity, resource: str, subresource: str, name: str) -> bool:
+        """Return whether RBAC lets the caller `get` a named object.
+
+        It first asks about all objects: the answer serves every name for some seconds, so a caller
+        that pages through all tenants costs the API server one review.
+        """
+        return await self.is_allowed(identity, "get", resource, subresource) or (
+            await self.is_allowed(identity, "get", resource, subresource, name)
+        )
+
     async def require(
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> None:
         """Raise Refused (403), which names the missing right, unless RBAC grants it.
 
-        A read of a named object first asks about all objects: the answer serves every name for some
-        seconds, so a caller that pages through all tenants costs the API server one review.
+        A read of a named object first asks about all objects, as `may_get` does.
         """
-        if name and verb == "get" and await self.is_allowed(identity, verb, resource, subresource):
-            return
-        if await self.is_allowed(identity, verb, resource, subresource, name):
+        if name and verb == "get":
+            allowed = await self.may_get(identity, resource, subresource, name)
+        else:
+            allowed = await self.is_allowed(identity, verb, resource, subresource, name)
+        if allowed:
             return
         what = f"{resource}/{subresource}" if subresource else resource
         of = f" {name}" if name else ""

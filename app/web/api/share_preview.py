@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 
 from app.core.explain.entitlements import Standing, shares_by_weight
@@ -17,12 +17,15 @@ _ONE = Fraction(1)
 
 
 def share_changes(
-    queries: EngineQueries, before: TenantWritten | None, after: TenantWritten | None
+    queries: EngineQueries,
+    before: TenantWritten | None,
+    after: TenantWritten | None,
+    visible_users: Collection[str] | None,
 ) -> list[ShareChange]:
     """Return the shares by weight that change, as if all tenants and users had requests.
 
     Users with a configured weight, with usage or with pending pods count. Users of other tenants
-    are not named.
+    are not named, and of this tenant only `visible_users` (None: all).
     """
     now = _standings(queries)
     named = before or after
@@ -39,7 +42,10 @@ def share_changes(
         new[name] = _standing(after, busy)
     was, will_be = shares_by_weight(old), shares_by_weight(new)
     shown = {
-        key for key in was.keys() | will_be.keys() if key[1] == TENANT_ITSELF or key[0] == name
+        (tenant, user)
+        for tenant, user in was.keys() | will_be.keys()
+        if user == TENANT_ITSELF
+        or (tenant == name and (visible_users is None or user in visible_users))
     }
     changed = sorted(key for key in shown if was.get(key) != will_be.get(key))
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -46,6 +47,7 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
     @routes.put(
         "/tenants/{tenant}",
         summary="Make a tenant, or put another in its place",
+        response_model=TenantWritten | TenantChange,
         responses={201: {"model": TenantWritten, "description": "It is new"}},
     )
     async def put_tenant(
@@ -55,10 +57,10 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         wanted: Wanted,
         dry_run: DryRun = False,
         identity: Identity = caller,
-    ) -> TenantWritten | TenantChange:
+    ) -> TenantWritten | TenantChange | Response:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.replace_spec(request, as_spec(spec))
-        return _tenant(context, outcome, dry_run, response)
+        answer = await _TenantAnswer.to(request, context, as_spec(spec))
+        return answer.to_put(await changes.replace_spec(request, as_spec(spec)), response)
 
     @routes.delete(
         "/tenants/{tenant}",
@@ -70,14 +72,20 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
     async def delete_tenant(
         tenant: TenantPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
-        outcome = await changes.delete(WriteRequest(identity, "tenants", tenant, wanted, dry_run))
-        return _delete_answer(dry_run, lambda: _tenant_change(context, outcome))
+        request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
+        answer = await _TenantAnswer.to(request, context, {})
+        outcome = await changes.delete(request)
+        return _delete_answer(dry_run, lambda: answer.change_json(outcome))
 
 
 def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
     caller = Depends(context.access.authenticate_request)
 
-    @routes.put("/tenants/{tenant}/weight", summary="Weigh a tenant against its siblings")
+    @routes.put(
+        "/tenants/{tenant}/weight",
+        summary="Weigh a tenant against its siblings",
+        response_model=TenantWritten | TenantChange,
+    )
     async def put_weight(
         tenant: TenantPath,
         weight: Weight,
@@ -85,15 +93,16 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         wanted: Wanted,
         dry_run: DryRun = False,
         identity: Identity = caller,
-    ) -> TenantWritten | TenantChange:
+    ) -> TenantWritten | TenantChange | Response:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.set_tenant_weight(request, weight.weight)
-        return _tenant(context, outcome, dry_run, response)
+        answer = await _TenantAnswer.to(request, context, {"weight": weight.weight})
+        return answer.to_put(await changes.set_tenant_weight(request, weight.weight), response)
 
     # User names may contain slashes, for example those of OIDC issuers.
     @routes.put(
         "/tenants/{tenant}/users/{user:path}/weight",
         summary="Weigh a user against the tenant's other users",
+        response_model=TenantWritten | TenantChange,
     )
     async def put_user_weight(
         tenant: TenantPath,
@@ -103,10 +112,11 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         wanted: Wanted,
         dry_run: DryRun = False,
         identity: Identity = caller,
-    ) -> TenantWritten | TenantChange:
+    ) -> TenantWritten | TenantChange | Response:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
-        outcome = await changes.set_user_weight(request, user, weight.weight)
-        return _tenant(context, outcome, dry_run, response)
+        sent = {"users": [{"name": user, "weight": weight.weight}]}
+        answer = await _TenantAnswer.to(request, context, sent)
+        return answer.to_put(await changes.set_user_weight(request, user, weight.weight), response)
 
 
 def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
@@ -143,7 +153,7 @@ def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> N
         pool: PoolPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(WriteRequest(identity, "pools", pool, wanted, dry_run))
-        return _delete_answer(dry_run, lambda: _pool_change(outcome))
+        return _delete_answer(dry_run, lambda: _pool_change(outcome).model_dump_json(by_alias=True))
 
 
 def as_spec(model: BaseModel) -> TenantSpecMap:
@@ -174,22 +184,78 @@ def _fields(stored: Stored) -> Mapping[str, Any]:
     return {**stored.spec, "name": stored.name}
 
 
-def _tenant(
-    context: RouteContext, outcome: WriteOutcome, dry_run: bool, response: Response
-) -> TenantWritten | TenantChange:
-    if dry_run:
-        return _tenant_change(context, outcome)
-    return TenantWritten(**_stored_fields(outcome, response))
+@dataclass(frozen=True, slots=True)
+class _TenantAnswer:
+    """The answer to a write of a tenant, limited to what the caller may read.
 
+    The right to write a tenant is one on its parent, and does not include the right to read it.
+    `sent`: the fields of the spec in the request. The answer has only these and the name, unless
+    the caller may get the tenant. `shares` has only users in `sent`, unless it may get the queue.
+    """
 
-def _tenant_change(context: RouteContext, outcome: WriteOutcome) -> TenantChange:
-    context.require_synced_state()
-    before, after = (
-        TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
-    )
-    return TenantChange(
-        before=before, after=after, shares=share_changes(context.queries, before, after)
-    )
+    context: RouteContext
+    dry_run: bool
+    sent: TenantSpecMap
+    may_get: bool
+    may_get_queue: bool
+
+    @classmethod
+    async def to(
+        cls, request: WriteRequest, context: RouteContext, sent: TenantSpecMap
+    ) -> _TenantAnswer:
+        """Ask for the rights of the caller. Meant before the write: it may raise ClusterError."""
+        may_get = context.access.may_get
+        return cls(
+            context,
+            request.dry_run,
+            sent,
+            await may_get(request.caller, "tenants", "", request.name),
+            # Only a dry run has shares.
+            request.dry_run and await may_get(request.caller, "tenants", "queue", request.name),
+        )
+
+    def to_put(
+        self, outcome: WriteOutcome, response: Response
+    ) -> TenantWritten | TenantChange | Response:
+        """Return the stored tenant, or the change in a dry run."""
+        if self.dry_run:
+            answer: TenantChange | TenantWritten = self._change(outcome)
+        else:
+            answer = self._readable(TenantWritten(**_stored_fields(outcome, response)), self.sent)
+        if self.may_get:
+            return answer
+        # FastAPI would add the fields that the caller may not read, with their defaults.
+        return Response(
+            self._as_json(answer),
+            response.status_code or 200,
+            response.headers,
+            media_type="application/json",
+        )
+
+    def change_json(self, outcome: WriteOutcome) -> str:
+        """Return the change as JSON."""
+        return self._as_json(self._change(outcome))
+
+    def _change(self, outcome: WriteOutcome) -> TenantChange:
+        self.context.require_synced_state()
+        before, after = (
+            TenantWritten(**_fields(each)) if each else None
+            for each in (outcome.before, outcome.after)
+        )
+        users = (
+            None if self.may_get_queue else {each["name"] for each in self.sent.get("users", ())}
+        )
+        return TenantChange(
+            before=before and self._readable(before, {}),
+            after=after and self._readable(after, self.sent),
+            shares=share_changes(self.context.queries, before, after, users),
+        )
+
+    def _readable(self, tenant: TenantWritten, sent: TenantSpecMap) -> TenantWritten:
+        return tenant if self.may_get else TenantWritten(**sent, name=tenant.name)
+
+    def _as_json(self, answer: BaseModel) -> str:
+        return answer.model_dump_json(by_alias=True, exclude_unset=not self.may_get)
 
 
 def _pool_change(outcome: WriteOutcome) -> PoolChange:
@@ -199,7 +265,7 @@ def _pool_change(outcome: WriteOutcome) -> PoolChange:
     return PoolChange(before=before, after=after)
 
 
-def _delete_answer(dry_run: bool, change: Callable[[], BaseModel]) -> Response:
+def _delete_answer(dry_run: bool, change: Callable[[], str]) -> Response:
     if not dry_run:
         return Response(status_code=204)
-    return Response(change().model_dump_json(by_alias=True), media_type="application/json")
+    return Response(change(), media_type="application/json")

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.fakes.fake_api_cluster import served
+from tests.fakes.fake_authorizer import Right
 from tests.support.asgi import Reply, call
 from tests.support.canary_names import Bodies, Values, leak, operations, requests_of, written
 from tests.support.two_teams import (
@@ -215,3 +216,46 @@ async def test_who_governs_a_tenant_is_not_told_who_works_in_the_one_beside_it(
     assert reply.status == 200
     assert {each["tenant"] for each in reply.json["shares"]} >= {OURS, OTHERS}
     assert not leak(told(reply), CANARY)
+
+
+async def test_who_governs_a_tenant_without_reading_it_is_not_told_who_works_in_it(
+    town: Neighbours, app: FastAPI
+) -> None:
+    town.people.rights["governor"] = {("update", "tenants", PARENT), ("delete", "tenants", OTHERS)}
+    path = f"/v1/tenants/{OTHERS}"
+    for method, route, body in [
+        ("PUT", f"{path}/weight?dryRun=true", WEIGHT),
+        ("DELETE", f"{path}?dryRun=true", None),
+        ("PUT", f"{path}/weight", {"weight": "1"}),  # it changes nothing
+        ("PUT", f"{path}/weight", WEIGHT),
+    ]:
+        reply = await ask(app, "governor", method, route, body)
+        assert reply.status == 200
+        assert not leak(told(reply), CANARY), f"{method} {route}"
+
+
+@pytest.mark.parametrize(
+    ("rights", "shown"),
+    [
+        (set(), {None}),
+        ({("get", "tenants", OURS)}, {None}),
+        ({("get", "tenants/queue", OURS)}, {None, "alice@example.com", "bob@example.com"}),
+    ],
+)
+async def test_a_preview_shows_the_shares_of_users_to_who_may_see_them(
+    town: Neighbours, app: FastAPI, rights: set[Right], shown: set[str | None]
+) -> None:
+    town.people.rights["governor"] = {("update", "tenants", PARENT), *rights}
+    reply = await ask(app, "governor", "PUT", f"/v1/tenants/{OURS}/weight?dryRun=true", WEIGHT)
+    assert {each["user"] for each in reply.json["shares"]} == shown
+
+
+async def test_a_preview_shows_the_share_of_the_user_in_the_request(
+    town: Neighbours, app: FastAPI
+) -> None:
+    town.people.rights["governor"] = {("update", "tenants/users", OURS)}
+    path = f"/v1/tenants/{OURS}/users/alice@example.com/weight?dryRun=true"
+    reply = (await ask(app, "governor", "PUT", path, {"weight": "9"})).json
+    assert [each["user"] for each in reply["shares"]] == ["alice@example.com"]
+    users = [{"name": "alice@example.com", "weight": "9"}]
+    assert (reply["before"], reply["after"]) == ({"name": OURS}, {"users": users, "name": OURS})

@@ -537,3 +537,32 @@ async def test_who_may_not_see_a_tenant_is_not_told_its_parent(app: ASGIApp) -> 
     assert "research" in problem(
         await ask(app, "admin", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
     )
+
+
+async def test_who_may_not_get_a_tenant_gets_back_what_it_sent(app: ASGIApp) -> None:
+    path = "/v1/tenants/team-a"
+    dry = await ask(app, "steward", "PUT", f"{path}/weight?dryRun=true", WEIGHT)
+    assert dry.json == {
+        "before": {"name": "team-a"},
+        "after": {"name": "team-a", "weight": "4"},
+        "shares": [],
+    }
+    unchanged = await ask(app, "steward", "PUT", f"{path}/weight", {"weight": "2"})
+    assert unchanged.json == {"name": "team-a", "weight": "2"}
+    assert unchanged.headers["etag"]
+    whole = await ask(app, "steward", "PUT", path, {**TEAM_A, "paused": True})
+    assert whole.json["namespaces"] == TEAM_A["namespaces"]
+    assert whole.json["paused"] is True
+    new = await ask(app, "governor", "PUT", "/v1/tenants/new", {"parent": "research"})
+    assert (new.status, new.json["name"], new.json["parent"]) == (201, "new", "research")
+    gone = await ask(app, "governor", "DELETE", f"{path}?dryRun=true")
+    assert (gone.json["before"], gone.json["after"]) == ({"name": "team-a"}, None)
+
+
+async def test_who_may_get_a_tenant_gets_it_as_stored(
+    app: ASGIApp, people: People, resources: FakeResources
+) -> None:
+    people.rights["steward"].add(("get", "tenants", "team-a"))
+    reply = await ask(app, "steward", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
+    assert reply.json["users"] == TEAM_A["users"]
+    assert reply.json["weight"] == "4"
