@@ -259,3 +259,13 @@ async def test_a_preview_shows_the_share_of_the_user_in_the_request(
     assert [each["user"] for each in reply["shares"]] == ["alice@example.com"]
     users = [{"name": "alice@example.com", "weight": "9"}]
     assert (reply["before"], reply["after"]) == ({"name": OURS}, {"users": users, "name": OURS})
+
+
+async def test_who_may_get_a_tenant_sees_the_users_in_its_spec_and_no_others(
+    town: Neighbours, app: FastAPI
+) -> None:
+    town.people.rights["reader"] = {("get", "tenants", OURS)}
+    shown = await ask(app, "reader", "GET", f"/v1/tenants/{OURS}")
+    assert shown.json["users"] == [{"name": "alice@example.com", "weight": "3"}]
+    assert "bob@example.com" not in shown.body.decode()  # it has pods, but no weight of its own
+    assert (await ask(app, "reader", "GET", f"/v1/tenants/{OURS}/users")).status == 403
