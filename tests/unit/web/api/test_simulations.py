@@ -122,6 +122,18 @@ async def test_only_tenants_that_the_caller_may_see_are_shown(
     assert b"team-b" not in reply.body
 
 
+async def test_a_simulation_tells_only_whether_a_tenant_exists_that_the_caller_may_not_see(
+    both: Both, simulations: WhatIfs
+) -> None:
+    both.rights.granted = {("create", "simulations")}
+    hidden = await post(both, {"weights": {"team-b": "3"}})
+    assert (hidden.status, hidden.json["tenants"]) == (200, [])
+    assert b"team-b" not in hidden.body
+    unknown = await post(both, {"weights": {"nope": "3"}})
+    assert unknown.status == 422
+    assert "nope" in problem(unknown)
+
+
 async def test_the_reviews_of_a_caller_with_few_rights_count_as_requests(both: Both) -> None:
     """A caller without the right on all tenants costs the API server a review for each."""
     forecast = (TenantForecast(Fraction(1), 0.0, 0, 0, 0.0, 0.0),) * 2
