@@ -16,7 +16,15 @@ from app.core.audit.verifier import Gap, gap_record, preceding_head, pruning_rec
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, is_intact, seal
 from app.core.errors import InvalidInput
 from app.core.model import Millis
-from app.ports.audit import Anchor, AuditSink, AuditStream, Batch, HeadSigner, StreamTail
+from app.ports.audit import (
+    Anchor,
+    AuditSink,
+    AuditStream,
+    Batch,
+    HeadSigner,
+    StreamTail,
+    iterate_lines,
+)
 
 MAX_ENTRY_NUMBER = 10**12
 """Upper bound of entry numbers. Fairgate did not write a stream with a higher number."""
@@ -35,7 +43,7 @@ not copied yet would be missing in a sink that does not know its last entry.
 """
 
 STEP = 500
-"""Entries read, or removed, at once."""
+"""Entries removed at once."""
 
 log = logging.getLogger("fairgate.audit")
 
@@ -287,12 +295,10 @@ class Chain:
         first = next((number for number, _ in await self._stream.read_lines(0, 1)), 1)
         starts = [(each, await self._last_copied(each, first)) for each in self._sinks]
         after = min((start for _, start in starts), default=self._head.number)
-        while rows := await self._stream.read_lines(after, STEP):
-            for number, text in rows:
-                for outlet, start in starts:
-                    if number > start:
-                        outlet.write_line(text, number, self._epoch)
-            after = rows[-1][0]
+        async for number, text in iterate_lines(self._stream, after, self._head.number):
+            for outlet, start in starts:
+                if number > start:
+                    outlet.write_line(text, number, self._epoch)
 
     async def _last_copied(self, outlet: AuditSink, first: int) -> int:
         """Return the number of the last entry that the sink already has or will never receive.

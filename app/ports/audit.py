@@ -1,13 +1,16 @@
-"""Protocols of the audit trail: recording, storage, signing and reading."""
+"""Protocols of the audit trail: recording, storage, signing and reading, page by page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.core.audit.codec import SignedHead, entry_line
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Fact, Head
+
+PAGE = 500
+"""Entries that `iterate_lines` reads at once."""
 
 
 class Recorder(Protocol):
@@ -110,7 +113,27 @@ class AuditReader(Protocol):
         """Return the tail of the chain."""
 
     async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
-        """Return at most `limit` entries above number `after`, each with its number, not parsed."""
+        """Return at most `limit` entries above number `after`, each with its number, not parsed.
+
+        Forged entries that repeat the number `after` are returned too.
+        """
+
+
+async def iterate_lines(
+    chain: AuditReader, after: int, last: int
+) -> AsyncIterator[tuple[int, str]]:
+    """Yield number and text of the entries above `after`, up to `last`, without parsing them.
+
+    It ends with any contents of the stream. Raises StoreError.
+    """
+    while after < last:
+        rows = await chain.read_lines(after, PAGE)
+        if not rows:
+            return
+        for number, text in rows:
+            if number <= last:
+                yield number, text
+        after = max(after + 1, rows[-1][0])  # always advance, even over forged numbers
 
 
 class Anchor(Protocol):

@@ -12,7 +12,7 @@ from app.core.audit.codec import SignedHead
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import EpochStale, StoreFull
 from app.core.model import Millis
-from app.ports.audit import AuditStream, Batch
+from app.ports.audit import AuditStream, Batch, iterate_lines
 from app.store.audit_stream import RedisTrail
 from app.store.leader_store import RedisStore
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
@@ -30,6 +30,9 @@ class Fakes:
     async def flush(self) -> None:
         self.stream.flush()
 
+    async def forge(self, number: int, sequence: int, text: str) -> None:
+        self.stream.forge(number, text)
+
 
 @dataclass
 class OnRedis:
@@ -40,6 +43,10 @@ class OnRedis:
 
     async def flush(self) -> None:
         await self.world.flush()
+
+    async def forge(self, number: int, sequence: int, text: str) -> None:
+        key = f"fairgate:{{{self.world.cluster}}}:audit"
+        await self.world.server.call("XADD", key, f"{number}-{sequence}", "entry", text)
 
 
 @pytest.fixture(params=["fake", "redis"])
@@ -167,21 +174,33 @@ async def test_a_rebuild_leaves_the_chain_alone(store_url: str) -> None:
         assert [each.number for each in await trail.read_entries(0, 10)] == [1, 2]
 
 
-@pytest.mark.parametrize("at", ["4-0", "18446744073709551615-0", "3-7"])
-async def test_whatever_somebody_appends_is_seen(store_url: str, at: str) -> None:
-    async with real(store_url) as world:
-        trail = RedisTrail(world.server, world.cluster)
-        entries = chain(3)
-        await trail.append(batch(entries))
-        await world.server.call(
-            "XADD", f"fairgate:{{{world.cluster}}}:audit", at, "entry", "forged"
-        )
-        assert (await trail.read_tail()).last_head != entries[-1].head
-        more = batch(chain(1, after=entries[-1].head), after=entries[-1].head)
-        assert not await trail.append(more)
-        ending = await trail.read_tail()
-        assert await trail.append(replace(more, after=ending.last_head, moves_stream_away=True))
-        assert (await trail.read_tail()).last_head == more.signed_head.head
+@pytest.mark.parametrize("is_copy", [False, True])
+@pytest.mark.parametrize("at", [(4, 0), (2**64 - 1, 0), (3, 7)])
+async def test_whatever_somebody_appends_is_seen(
+    world: Fakes | OnRedis, trail: AuditStream, at: tuple[int, int], is_copy: bool
+) -> None:
+    first = batch(chain(3))
+    await trail.append(first)
+    await world.forge(*at, first.lines[-1] if is_copy else "forged")
+    last = first.signed_head.head
+    assert (await trail.read_tail()).last_head != last
+    more = batch(chain(1, after=last), after=last)
+    assert not await trail.append(more)
+    ending = await trail.read_tail()
+    assert await trail.append(replace(more, after=ending.last_head, moves_stream_away=True))
+    assert (await trail.read_tail()).last_head == more.signed_head.head
+
+
+async def test_forged_entries_with_a_repeated_number_are_returned(
+    world: Fakes | OnRedis, trail: AuditStream
+) -> None:
+    await trail.append(batch(chain(3)))
+    for sequence in (1, 2):
+        await world.forge(3, sequence, "forged")
+    await world.forge(4, 0, "forged")
+    assert [number for number, _ in await trail.read_lines(2, 9)] == [3, 3, 3, 4]
+    assert [number for number, _ in await trail.read_lines(3, 2)] == [3, 3]
+    assert [number async for number, _ in iterate_lines(trail, 0, 3)] == [1, 2, 3, 3, 3]
 
 
 async def test_a_full_server_still_removes_what_is_old(own_redis: RedisProcess) -> None:

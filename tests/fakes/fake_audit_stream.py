@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.core.audit.codec import SignedHead, entry_line, parse_line
 from app.core.audit_entry import Entry, Head
-from app.core.errors import EpochStale, StoreFull, StoreUnavailable
+from app.core.errors import EpochStale, InvalidInput, StoreFull, StoreUnavailable
 from app.ports.audit import Batch, StreamTail
 from app.tls.audit_signing_key import Signer
 from tests.fakes.fake_watch_sync import FakeEpochs
@@ -61,9 +62,20 @@ class Stream:
         found = [parse_line(text) for _, text in self.rows]
         return [each for each in found if isinstance(each, Entry)]
 
+    def forge(self, number: int, text: str) -> None:
+        """Append a row as another client of Redis; `number` may be that of the last row."""
+        self.rows.append((number, text))
+        self.top = max(self.top, number)
+
     def last(self) -> Head:
-        found = parse_line(self.rows[-1][1]) if self.rows else None
-        return found.head if isinstance(found, Entry) else Head()
+        if not self.rows:
+            return Head()
+        number, text = self.rows[-1]
+        found: object = None
+        with contextlib.suppress(InvalidInput):
+            found = parse_line(text)
+        is_own = isinstance(found, Entry) and [number] != [at for at, _ in self.rows[-2:-1]]
+        return Head(number, found.hash if isinstance(found, Entry) and is_own else "")
 
 
 class FakeTrail:
@@ -80,7 +92,11 @@ class FakeTrail:
         return self._answering().most
 
     async def read_lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
-        return tuple(row for row in self._answering().rows if row[0] > after)[:limit]
+        rows = self._answering().rows
+        first = next((at for at, row in enumerate(rows) if row[0] >= after), len(rows))
+        if rows[first : first + 1] and rows[first][0] == after:
+            first += 1  # forged rows with the same number follow
+        return tuple(rows[first : first + limit])
 
     async def append(self, batch: Batch) -> bool:
         stream = self._answering()

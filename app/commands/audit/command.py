@@ -10,12 +10,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from app.commands.audit.verification_report import facts, sentence
 from app.config import setting_parsers
@@ -29,7 +29,7 @@ from app.core.model import Millis
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.audit_anchor import NAME, KeptAnchor
 from app.kube.client import Client
-from app.ports.audit import StreamTail
+from app.ports.audit import AuditReader, iterate_lines
 from app.store.audit_stream import RedisAuditReader
 from app.store.connection import Server
 from app.terminal.output import OutputOptions, as_text
@@ -37,7 +37,6 @@ from app.tls.audit_signing_key import is_signature_valid
 from app.tls.audit_signing_key import parse_public_key as read_key
 
 NO = 1
-PAGE = 1000
 TRIES = 5
 """Attempts to verify a chain that changes during the walk."""
 
@@ -57,16 +56,6 @@ class AuditSource:
     cluster: str
     namespace: str
     kubeconfig: KubeconfigOptions
-
-
-class Readable(Protocol):
-    """A readable chain."""
-
-    async def read_tail(self) -> StreamTail:
-        """Return the end of the stream."""
-
-    async def read_lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
-        """Return at most `limit` lines with numbers above `after`, each with its number."""
 
 
 class VerifyProgress:
@@ -172,7 +161,7 @@ async def _export(
     progress = VerifyProgress()
     async with _reader(source) as reader:
         ending = await reader.read_tail()
-        async for number, text in _pages(reader, ending.last_head.number):
+        async for number, text in iterate_lines(reader, 0, ending.last_head.number):
             progress.count_entry()
             try:
                 entry = parse_line(text)
@@ -197,7 +186,7 @@ async def _in_redis(source: AuditSource, given: SignedHead | None) -> ChainVerdi
 
 
 async def verify_stream(
-    reader: Readable, anchored: Callable[[], Awaitable[SignedHead]]
+    reader: AuditReader, anchored: Callable[[], Awaitable[SignedHead]]
 ) -> ChainVerdict:
     """Return the verdict on a chain that may grow during the walk. Raises BrokenChain and No."""
     seen: tuple[int, str] | None = None
@@ -224,9 +213,9 @@ async def verify_stream(
     raise AssertionError("the last try returns, or raises")
 
 
-async def _walk(reader: Readable, proof: ChainVerifier, last: int) -> ChainVerdict:
+async def _walk(reader: AuditReader, proof: ChainVerifier, last: int) -> ChainVerdict:
     progress = VerifyProgress()
-    async for number, text in _pages(reader, last):
+    async for number, text in iterate_lines(reader, 0, last):
         progress.count_entry()
         try:
             entry = parse_line(text)
@@ -236,18 +225,6 @@ async def _walk(reader: Readable, proof: ChainVerifier, last: int) -> ChainVerdi
             raise BrokenChain(number, "what stands in its place is not that entry")
         proof.add_entry(entry)
     return proof.verdict()
-
-
-async def _pages(reader: Readable, last: int) -> AsyncIterator[tuple[int, str]]:
-    after = 0
-    while after < last:
-        rows = await reader.read_lines(after, PAGE)
-        if not rows:
-            return
-        for number, text in rows:
-            if number <= last:
-                yield number, text
-        after = max(after + 1, rows[-1][0])  # always advance, even over forged numbers
 
 
 @asynccontextmanager

@@ -118,6 +118,7 @@ local function audit_epoch(epoch)
 end
 
 -- Return number and hash of the last entry as text, and the highest number ever in the stream.
+-- An entry that no leader appended has an empty hash.
 local function audit_tail()
   local top = 0
   local info = redis.call('EXISTS', AUDIT) == 1 and redis.call('XINFO', 'STREAM', AUDIT) or {}
@@ -130,6 +131,8 @@ local function audit_tail()
   if not last then
     return '0', string.rep('0', 64), top
   end
-  local hash = string.match(last[2][2] or '', '"hash":"(%x+)"}$')
-  return string.match(last[1], '^%d+'), hash or '', top
+  local number, sequence = string.match(last[1], '^(%d+)-(%d+)$')
+  -- A leader appends with sequence 0 only. A copy of its entry may have another one.
+  local hash = sequence == '0' and string.match(last[2][2] or '', '"hash":"(%x+)"}$')
+  return number, hash or '', top
 end

@@ -12,9 +12,9 @@ from fastapi.responses import StreamingResponse
 
 from app.core.audit.codec import head_line
 from app.core.model import Millis
-from app.ports.audit import AuditReader, StreamTail
+from app.ports.audit import AuditReader, StreamTail, iterate_lines
 from app.ports.auth import Identity
-from app.web.api.audit_reader import entry_time, find_start_number, iterate_lines
+from app.web.api.audit_reader import entry_time, find_start_number
 from app.web.api.formatting import to_datetime
 from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext

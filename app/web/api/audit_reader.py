@@ -1,15 +1,13 @@
-"""Reads the audit chain page by page, from a given time on."""
+"""Finds the entries of the audit chain from a given time on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 
 from app.core.audit_entry import REPORTED
 from app.core.model import Millis
-from app.ports.audit import AuditReader
+from app.ports.audit import PAGE, AuditReader
 
-PAGE = 500
 LINES_TO_SEARCH = 50
 SKEW = Millis(600_000)
 """Largest assumed difference between the clocks of two leaders."""
@@ -18,20 +16,6 @@ _HEADING = re.compile(
     r'\{"audit":true,"number":\d{1,18},"epoch":\d{1,18},"at":(\d{1,18}),"deed":"([a-z-]{1,20})"'
 )
 _REPORTED = {entry_type.value for entry_type in REPORTED}
-
-
-async def iterate_lines(
-    chain: AuditReader, after: int, last: int
-) -> AsyncIterator[tuple[int, str]]:
-    """Yield number and text of the entries above `after`, up to `last`, without parsing them."""
-    while after < last:
-        rows = await chain.read_lines(after, PAGE)
-        if not rows:
-            return
-        for number, text in rows:
-            if number <= last:
-                yield number, text
-        after = max(after + 1, rows[-1][0])  # always advance, even over forged numbers
 
 
 async def find_start_number(chain: AuditReader, at: Millis, last: int) -> int:

@@ -10,8 +10,8 @@ from app.core.audit_entry import Entry
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota
 from app.ports.api import QuotaThen
-from app.ports.audit import AuditReader
-from app.web.api.audit_reader import entry_time, find_start_number, iterate_lines
+from app.ports.audit import AuditReader, iterate_lines
+from app.web.api.audit_reader import entry_time, find_start_number
 from app.web.api.formatting import decimal, format_time, quantities
 from app.web.api.refused import Refused
 from app.web.webhook.cache import WebhookCache

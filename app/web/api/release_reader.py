@@ -16,14 +16,8 @@ from app.core.errors import InvalidInput
 from app.core.model import Millis
 from app.core.quantities import ManagedResources
 from app.core.usage.release_sums import ReleasedPod, released_pod
-from app.ports.audit import AuditReader
-from app.web.api.audit_reader import (
-    SKEW,
-    entry_time,
-    entry_type_of,
-    find_start_number,
-    iterate_lines,
-)
+from app.ports.audit import AuditReader, iterate_lines
+from app.web.api.audit_reader import SKEW, entry_time, entry_type_of, find_start_number
 
 WEEK = Millis(7 * 24 * 3_600_000)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.controller.audit_chain import Retention
+from app.controller.audit_chain import STEP, Retention
 from app.controller.audit_writer import MAX_WAITING, Auditor
 from app.core.audit.codec import entry_line, parse_line
 from app.core.audit.verifier import BrokenChain, ChainVerifier
@@ -362,6 +362,31 @@ async def test_however_much_was_not_anchored_is_copied_to_its_end(world: World) 
     world.copies.lines = world.copies.lines[:-300]  # this killed the process
     await world.term(4, 1)
     assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_forged_entries_with_repeated_numbers_do_not_stop_the_next_leader(
+    world: World,
+) -> None:
+    chain = await world.term(3, 2)
+    await chain.seal([held(8), held(9)])
+    *earlier, last = world.stream.rows
+    world.stream.rows = [*earlier, *[earlier[-1]] * STEP, last]
+
+    class BoundedSink(Copies):
+        def write_line(self, line: str, number: int, epoch: int) -> None:
+            super().write_line(line, number, epoch)
+            assert len(self.lines) < 3 * STEP
+
+    await world.chain(BoundedSink()).open(4)
+
+
+async def test_a_copy_of_the_last_entry_is_set_aside(world: World) -> None:
+    await world.term(3, 2)
+    number, text = world.stream.rows[-1]
+    world.stream.forge(number, text)
+    await world.term(4, 1)
+    assert [at for at, _ in world.stream.aside] == [1, 2, 3, 3]
+    assert world.verify().first == world.gaps()[0]
 
 
 async def test_what_was_anchored_and_never_copied_is_copied_by_the_next_leader(
