@@ -169,7 +169,7 @@ class AuditReportCollector:
                 log.debug("reports not readable", extra={"why": str(error)})
 
     async def collect(self) -> None:
-        """Pass on each waiting report once a term. Raises StoreError."""
+        """Pass on each waiting report once a term if the recorder accepts it. Raises StoreError."""
         epoch = self._epoch()
         if epoch != self._term:
             self._term = epoch
@@ -185,6 +185,8 @@ class AuditReportCollector:
                 # Not sealed yet, or delivered twice after a lost answer: removed after sealing.
                 self._recorder.clear_marker(key)
                 continue
+            if not self._recorder.can_record():
+                continue  # the report is safe in Redis until then
             self._forwarded[report.id] = None
             at = self._limit_time(report.record.at)
             self._recorder.record(replace(report.record, at=at, audit_markers=((key, ""),)))

@@ -82,12 +82,16 @@ class Auditor:
         """Set if more records must not be awaited: a batch is complete, or the term ends."""
         self._failing = False
 
+    def can_record(self) -> bool:
+        """Return whether this replica leads, and fewer than `MAX_WAITING` records wait."""
+        return self._term is not None and len(self._term.waiting) < MAX_WAITING
+
     def record(self, record: AuditRecord, /) -> None:
         """Queue a record if this replica leads."""
         term = self._term
         if term is None:
             return
-        if len(term.waiting) >= MAX_WAITING:
+        if not self.can_record():
             if not term.dropped_count:
                 log.error(
                     "audit records are dropped: too many wait", extra={"waiting": MAX_WAITING}

@@ -16,6 +16,9 @@ PAGE = 500
 class Recorder(Protocol):
     """Records audit entries on the leader. Never blocks, never raises."""
 
+    def can_record(self) -> bool:
+        """Return whether `record` accepts a record now. Otherwise it drops the record."""
+
     def record(self, record: AuditRecord, /) -> None:
         """Record this after all earlier records, and store its audit markers in the same step."""
 

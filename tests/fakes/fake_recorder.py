@@ -6,13 +6,19 @@ from app.core.audit_entry import AuditRecord, EntryType
 
 
 class FakeRecorder:
-    """`records` in order, and `notes` by key."""
+    """`records` in order, and `notes` by key. It drops records while `is_full`."""
 
     def __init__(self) -> None:
         self.records: list[AuditRecord] = []
         self.notes: dict[str, str] = {}
+        self.is_full = False
+
+    def can_record(self) -> bool:
+        return not self.is_full
 
     def record(self, record: AuditRecord, /) -> None:
+        if self.is_full:
+            return
         self.records.append(record)
         for key, text in record.audit_markers:
             self.note(key, text)

@@ -99,6 +99,21 @@ async def test_a_report_is_told_once_however_often_it_is_collected() -> None:
     assert not line.reports.kept
 
 
+async def test_a_report_waits_in_redis_while_the_recorder_is_full() -> None:
+    line = Line()
+    line.reporting.report(EntryType.RESTORED, FACTS)
+    await line.reporting.flush()
+    line.recorder.is_full = True
+    for _ in range(3):
+        await line.collecting.collect()
+    line.seal()
+    assert len(line.reports.kept) == 1
+    line.recorder.is_full = False
+    await line.collecting.collect()
+    line.seal()
+    assert (len(line.recorder.records), len(line.reports.kept)) == (1, 0)
+
+
 @pytest.mark.parametrize("looks", [True, False])
 async def test_a_report_delivered_again_after_it_was_told_is_not_told_again(looks: bool) -> None:
     line = Line()

@@ -124,6 +124,16 @@ async def test_what_is_beyond_the_bound_is_named(world: World) -> None:
     assert (gap.record.facts["from"], gap.record.facts["to"]) == (MAX_WAITING - 1, MAX_WAITING + 9)
 
 
+async def test_a_full_queue_and_a_standby_accept_no_record(world: World) -> None:
+    auditor = world.auditor()
+    assert not auditor.can_record()
+    auditor.start_term(3)  # records one entry
+    for number in range(MAX_WAITING - 1):
+        assert auditor.can_record()
+        auditor.record(held(number))
+    assert not auditor.can_record()
+
+
 async def test_a_lost_answer_seals_once(world: World) -> None:
     async with running(world.auditor()) as auditor:
         world.stream.deaf = True
