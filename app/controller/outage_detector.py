@@ -1,4 +1,4 @@
-"""Reports that no pod is released: no replica leads, or the leader cannot reach Redis.
+"""Reports that no pod is released: no replica leads, or the leader cannot write to Redis.
 
 Every controller replica runs it, because a missing leader cannot report its own absence.
 """
@@ -24,6 +24,7 @@ MOST_PODS = 20
 """Held pods that get an event: each is a write to etcd."""
 
 NO_REDIS = "RedisUnreachable"
+NO_WRITES = "RedisNotWritable"
 NO_LEADER = "NoLeader"
 RELEASING = "LeaderActive"
 
@@ -55,14 +56,20 @@ class OutageDetector:
         leads: Callable[[], bool],
         is_led: Callable[[], bool],
         ask_redis: Callable[[], Awaitable[object]],
+        write_failure: Callable[[], str],
         clock: Callable[[], Millis],
     ) -> None:
-        """`is_led`: another replica holds the Lease. `ask_redis` raises StoreError."""
+        """`is_led`: another replica holds the Lease. `ask_redis` reads, and raises StoreError.
+
+        `write_failure`: why this leader cannot write to Redis, such as missing memory; empty if
+        it can.
+        """
         self._engine = engine
         self._notices = notices
         self._leads = leads
         self._is_led = is_led
         self._ask_redis = ask_redis
+        self._write_failure = write_failure
         self._clock = clock
         self._since: Millis | None = None
         self._written_condition: tuple[str, str | None] | None = None
@@ -112,7 +119,10 @@ class OutageDetector:
             await self._ask_redis()
         except StoreError as error:
             return NO_REDIS, str(error)
-        return ("", "") if leads else (NO_LEADER, "no controller of Fairgate leads.")
+        if not leads:
+            return NO_LEADER, "no controller of Fairgate leads."
+        failure = self._write_failure()
+        return (NO_WRITES, failure) if failure else ("", "")
 
     async def _write_condition(
         self, releasing: bool, reason: str, message: str, now: Millis

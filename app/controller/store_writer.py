@@ -73,12 +73,18 @@ class StoreWriter:
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         """Set if a write must not wait for others."""
+        self.failure = ""
+        """Why a write or rebuild failed. Empty after a later write, and in a new term.
+
+        A rebuild alone proves nothing: it removes keys first, so a full Redis may accept it.
+        """
 
     def start_writing(self, epoch: int) -> None:
         """Take the store over: rebuild it, then write each change, under this epoch."""
         self._drop_queued()
         self._usage_changes.clear()
         self._unwritten_usage_count = 0
+        self.failure = ""
         self._epoch = epoch
         self._wake.set()
 
@@ -163,6 +169,7 @@ class StoreWriter:
                     await self._wake.wait()
             except TimeoutError:
                 await self._store.write(epoch, [])
+                self.failure = ""
             self._wake.clear()
             return
         await self._wait_for_more_writes()
@@ -176,6 +183,7 @@ class StoreWriter:
         except BaseException:
             self._answer_callers(batch, False)
             raise
+        self.failure = ""
         self._answer_callers(batch, True)
         self._count_written_usage(
             sum(
@@ -208,7 +216,8 @@ class StoreWriter:
         return batch
 
     async def _handle_store_error(self, error: StoreError) -> None:
-        facts = {"why": str(error)}
+        self.failure = str(error)
+        facts = {"why": self.failure}
         log.warning("redis cannot be written; releases are paused", extra=facts)
         self._metrics.count_store_failure("rebuild" if isinstance(error, StoreForeign) else "write")
         self._drop_queued()

@@ -131,7 +131,7 @@ async def controller(process: RoleProcess) -> None:
     )
     process.tasks += [loop.run, copier.write_changes, leader.run]
     process.tasks += [announcer.send_events, publisher.publish_status, narrator.emit_changes]
-    _detect_outages(process, parts, leader)
+    _detect_outages(process, parts, lead)
     process.tasks.append(_stale_pod_scanner(process, parts, lambda: leader.is_leading).scan_pods)
     reports = RedisReports(parts.server, settings.cluster)
     collecting = AuditReportCollector(reports, auditor, lambda: leader.epoch, now)
@@ -154,14 +154,15 @@ async def controller(process: RoleProcess) -> None:
     )
 
 
-def _detect_outages(process: RoleProcess, parts: _SharedParts, leader: Leader) -> None:
-    """Add the task that reports a missing leader or a missing Redis."""
+def _detect_outages(process: RoleProcess, parts: _SharedParts, lead: _Lead) -> None:
+    """Add the task that reports a missing leader, or a Redis that cannot be read or written."""
     standstill = OutageDetector(
         parts.engine,
         ClusterOutageNotices(process.client, process.settings.namespace),
-        leads=lambda: leader.is_leading,
+        leads=lambda: lead.leader.is_leading,
         is_led=parts.leadership.is_held_by_another,
         ask_redis=parts.store.read_epoch_floor,
+        write_failure=lambda: lead.store_writer.failure,
         clock=now,
     )
     process.tasks.append(standstill.detect_outages)

@@ -19,7 +19,7 @@ WEBHOOK = "fairgate-webhook"
 RECENT = timedelta(minutes=10)
 ALARMS = ("EnforcementFails", "EnforcementRestored")
 NO_LEADER = "NoLeader"
-STANDSTILLS = (NO_LEADER, "RedisUnreachable")
+STANDSTILLS = (NO_LEADER, "RedisUnreachable", "RedisNotWritable")
 
 KINDS = {"mutating": "MutatingWebhookConfiguration", "validating": "ValidatingWebhookConfiguration"}
 

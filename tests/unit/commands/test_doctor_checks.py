@@ -14,6 +14,7 @@ from app.commands.doctor.checks import run_checks
 from app.commands.doctor.findings import Check, Finding, Level
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.commands.doctor.snapshot import watch_expired_lease
+from app.controller.outage_detector import NO_REDIS, NO_WRITES
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.core.policy import ENFORCE_COMMAND
 from tests.fakes.fake_cluster_survey import FakeSurvey
@@ -355,9 +356,10 @@ def test_an_expired_lease_is_read_again_before_it_is_a_problem(renews: bool, lev
 UNREACHABLE = "No pod is released: Redis at redis:6379 cannot be reached: no answer."
 
 
-def test_what_the_controllers_report_is_added_to_a_missing_leader() -> None:
+@pytest.mark.parametrize("reason", [NO_REDIS, NO_WRITES])
+def test_what_the_controllers_report_is_added_to_a_missing_leader(reason: str) -> None:
     event = made(
-        "Event", "v1", "e", HOME, reason="RedisUnreachable", message=UNREACHABLE,
+        "Event", "v1", "e", HOME, reason=reason, message=UNREACHABLE,
         lastTimestamp=time_of(timedelta(minutes=1)),
     )  # fmt: skip
     lease = made("Lease", "x", "fairgate-controller", HOME, spec={})

@@ -101,6 +101,19 @@ async def test_flushed_redis_costs_a_pause_only() -> None:
         assert rig.meters.failures
 
 
+async def test_a_refused_write_is_a_failure_until_a_later_write() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.is_leading and rig.is_copy())
+        assert not rig.copier.failure
+        rig.memory.refuse = lambda write: True
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: bool(rig.copier.failure))
+        assert await rig.store.read_epoch_floor()
+        rig.memory.refuse = lambda write: False
+        await until(lambda: rig.released() == 1 and not rig.copier.failure)
+
+
 async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()

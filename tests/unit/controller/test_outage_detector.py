@@ -9,7 +9,14 @@ from typing import Any, cast
 import pytest
 from starlette.applications import Starlette
 
-from app.controller.outage_detector import MOST_PODS, NO_LEADER, NO_REDIS, RELEASING, OutageDetector
+from app.controller.outage_detector import (
+    MOST_PODS,
+    NO_LEADER,
+    NO_REDIS,
+    NO_WRITES,
+    RELEASING,
+    OutageDetector,
+)
 from app.core.effects import PodRef
 from app.core.errors import ClusterRefused, ClusterUnavailable, StoreUnavailable
 from app.core.model import Millis, Uid
@@ -38,6 +45,7 @@ class Rig:
     leads: bool = False
     is_led: bool = False
     redis: bool = True
+    write_failure: str = ""
     seconds: int = 0
     fails: bool = False
     told: list[tuple[list[str], str, str]] = field(default_factory=list)
@@ -51,6 +59,7 @@ class Rig:
             leads=lambda: self.leads,
             is_led=lambda: self.is_led,
             ask_redis=self.ask,
+            write_failure=lambda: self.write_failure,
             clock=lambda: Millis(self.seconds * 1000),
         )
 
@@ -96,6 +105,22 @@ async def test_a_standstill_of_thirty_seconds_is_reported(
     assert ("Name or service not known" in message) == (not redis)
     assert rig.conditions == [(False, reason)]
     assert rig.standstill.fault.startswith("no pod is released for 30 s")
+
+
+async def test_a_redis_that_answers_but_refuses_writes_is_reported_by_the_leader() -> None:
+    rig = Rig(leads=True, write_failure="Redis at redis:6379 is out of memory.")
+    await rig.after(0)
+    await rig.after(30)
+    [(_, told, message)] = rig.told
+    assert (told, message) == (
+        NO_WRITES,
+        "No pod is released: Redis at redis:6379 is out of memory.",
+    )
+    assert rig.standstill.fault.endswith("is out of memory.")
+    rig.write_failure = ""
+    await rig.after(5)
+    assert rig.conditions == [(False, NO_WRITES), (True, RELEASING)]
+    assert rig.standstill.fault == ""
 
 
 async def test_a_standby_reports_nothing_while_another_leads() -> None:
