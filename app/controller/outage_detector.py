@@ -53,27 +53,31 @@ class OutageDetector:
         engine: Engine,
         notices: OutageNotices,
         *,
-        leads: Callable[[], bool],
+        epoch: Callable[[], int | None],
         is_led: Callable[[], bool],
         ask_redis: Callable[[], Awaitable[object]],
         write_failure: Callable[[], str],
         clock: Callable[[], Millis],
     ) -> None:
-        """`is_led`: another replica holds the Lease. `ask_redis` reads, and raises StoreError.
+        """`epoch`: that of this replica's term, None if it does not lead.
 
+        `is_led`: another replica holds the Lease. `ask_redis` reads, and raises StoreError.
         `write_failure`: why this leader cannot write to Redis, such as missing memory; empty if
         it can.
         """
         self._engine = engine
         self._notices = notices
-        self._leads = leads
+        self._epoch = epoch
         self._is_led = is_led
         self._ask_redis = ask_redis
         self._write_failure = write_failure
         self._clock = clock
         self._since: Millis | None = None
-        self._written_condition: tuple[str, str | None] | None = None
-        """The reported reason, and the Policy that has it. A later Policy gets it, too."""
+        self._written_condition: tuple[str, str | None, int | None] | None = None
+        """The reported reason, the Policy that has it, and the epoch. A later Policy gets it, too.
+
+        In each term the leader writes again: another replica may have written in between.
+        """
         self.fault = ""
         """Why no pod is released, after 30 s of it."""
 
@@ -89,7 +93,7 @@ class OutageDetector:
         reason, why = await self._outage_reason()
         if not reason:
             self._since, self.fault = None, ""
-            if self._leads():
+            if self._epoch() is not None:
                 await self._write_condition(
                     True, RELEASING, "A controller leads and releases pods.", now
                 )
@@ -112,7 +116,7 @@ class OutageDetector:
 
     async def _outage_reason(self) -> tuple[str, str]:
         """Return why no pod is released, as a word and a sentence; empty: pods are released."""
-        leads = self._leads()
+        leads = self._epoch() is not None
         if not leads and self._is_led():
             return "", ""  # the leader reports for itself
         try:
@@ -127,7 +131,7 @@ class OutageDetector:
     async def _write_condition(
         self, releasing: bool, reason: str, message: str, now: Millis
     ) -> None:
-        shown = reason, self._engine.policy_uid
+        shown = reason, self._engine.policy_uid, self._epoch()
         if self._written_condition == shown:
             return
         try:

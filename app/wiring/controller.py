@@ -159,7 +159,7 @@ def _detect_outages(process: RoleProcess, parts: _SharedParts, lead: _Lead) -> N
     standstill = OutageDetector(
         parts.engine,
         ClusterOutageNotices(process.client, process.settings.namespace),
-        leads=lambda: lead.leader.is_leading,
+        epoch=lambda: lead.leader.epoch,
         is_led=parts.leadership.is_held_by_another,
         ask_redis=parts.store.read_epoch_floor,
         write_failure=lambda: lead.store_writer.failure,

@@ -43,6 +43,7 @@ class Held:
 @dataclass
 class Rig:
     leads: bool = False
+    epoch: int = 1
     is_led: bool = False
     redis: bool = True
     write_failure: str = ""
@@ -56,7 +57,7 @@ class Rig:
         self.standstill = OutageDetector(
             cast(Any, self.engine),
             self,
-            leads=lambda: self.leads,
+            epoch=lambda: self.epoch if self.leads else None,
             is_led=lambda: self.is_led,
             ask_redis=self.ask,
             write_failure=lambda: self.write_failure,
@@ -147,6 +148,16 @@ async def test_the_end_is_reported_by_the_leader() -> None:
         await rig.after(5)
     assert rig.conditions == [(False, NO_REDIS), (True, RELEASING)]
     assert rig.standstill.fault == ""
+
+
+async def test_a_leader_corrects_what_another_replica_wrote_between_two_of_its_terms() -> None:
+    """The leader was suspended, and saw neither the end of its term nor the report."""
+    rig = Rig(leads=True)
+    await rig.after(0)
+    rig.epoch += 1
+    for _ in range(2):
+        await rig.after(50)
+    assert rig.conditions == [(True, RELEASING)] * 2
 
 
 async def test_a_policy_that_is_created_later_gets_the_condition() -> None:
