@@ -12,7 +12,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from app.controller.background import run_periodically
-from app.core.errors import ClusterError
+from app.core.errors import ClusterError, ClusterRefused
 from app.core.fairshare.checkpoint import OTHER_TENANTS, TenantCheckpoint, fit_checkpoints
 from app.core.model import Millis, TenantName
 from app.core.retry import ServerBackoff
@@ -70,7 +70,11 @@ class Checkpoints:
         self._stored_others.clear()
 
     async def _write_due(self) -> None:
-        """Write due checkpoints, the longest due first. At the first failure stop and wait."""
+        """Write due checkpoints, the longest due first.
+
+        If a write is refused, its tenant waits a period and the others continue. If the API server
+        does not answer, or is overloaded, all stop and wait.
+        """
         now = self._clock()
         named = {
             *filter(self._checkpoint_keeper.has_object, self._checkpoint_keeper.tenant_names()),
@@ -88,8 +92,12 @@ class Checkpoints:
             try:
                 wrote = await (self._write(name) if name else self._write_others())
             except ClusterError as error:
-                await self._wait_after_failure(name, error)
-                return
+                facts = {"tenant": name, "why": str(error)}
+                log.warning("checkpoint not written; tried again later", extra=facts)
+                if not isinstance(error, ClusterRefused) or error.status == 429:
+                    await asyncio.sleep(self._server_backoff.next_delay(error))
+                    return
+                wrote = True  # the gap also follows a refused write
             self._server_backoff.reset()
             self._due_at[name] = max(self._due_at[name], now - PERIOD) + PERIOD
             if wrote:
@@ -137,12 +145,6 @@ class Checkpoints:
         if before is None:
             return checkpoint.is_empty
         return self._checkpoint_keeper.is_unchanged(checkpoint, before)
-
-    async def _wait_after_failure(self, name: TenantName, error: ClusterError) -> None:
-        wait = self._server_backoff.next_delay(error)
-        facts = {"tenant": name, "why": str(error), "failures": self._server_backoff.failures}
-        log.warning("checkpoint not written; tried again later", extra=facts)
-        await asyncio.sleep(wait)
 
 
 def _offset(name: TenantName) -> int:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ClusterRefused
-from app.core.fairshare.checkpoint import FairnessState, TenantCheckpoint
+from app.core.fairshare.checkpoint import MAX_USER_NAME, FairnessState, TenantCheckpoint
 from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, UserName
 from app.core.quantities import CPU
 from app.k8s_types import objects
@@ -25,7 +25,8 @@ GPU = Resource("nvidia.com/gpu")
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 MAPS = "/api/v1/namespaces/default/configmaps"
 KEPT = FairnessState((7, 12), {GPU: 0.125}, {DEFAULT_POOL: {GPU: 10**15 + 1, CPU: 123_456}})
-CHECKPOINT = TenantCheckpoint(Millis(1_700_000_000_123), 7, KEPT, {UserName("ä@example.com"): KEPT})
+USERS = dict.fromkeys((UserName("ä@example.com"), UserName("ü" * MAX_USER_NAME)), KEPT)
+CHECKPOINT = TenantCheckpoint(Millis(1_700_000_000_123), 7, KEPT, USERS)
 
 
 class Place(Protocol):

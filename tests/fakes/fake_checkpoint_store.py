@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.core.errors import ClusterError, ClusterRefused
-from app.core.fairshare.checkpoint import TenantCheckpoint
+from app.core.fairshare.checkpoint import OTHER_TENANTS, TenantCheckpoint
 from app.core.model import TenantName
 
 
@@ -22,7 +22,7 @@ class Map:
 class FakeKeeper:
     """Implements `ports.cluster.CheckpointStore`.
 
-    `open` lets writes pass. Each call raises `refusal`, if set.
+    `open` lets writes pass. Each call raises `refusal`, if set, and that of `refused` for its name.
     """
 
     def __init__(self, shared: Map | None = None) -> None:
@@ -32,18 +32,19 @@ class FakeKeeper:
         self.kept: dict[TenantName, TenantCheckpoint] = {}
         self.tries = 0
         self.refusal: ClusterError | None = None
+        self.refused: dict[TenantName, ClusterError] = {}
         self.open = asyncio.Event()
         self.open.set()
 
     async def store_checkpoint(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
-        await self._answer()
+        await self._answer(name)
         if name in self.tenants:
             self.kept[name] = checkpoint
 
     async def store_other_checkpoints(
         self, checkpoints: Mapping[TenantName, TenantCheckpoint]
     ) -> None:
-        await self._answer()
+        await self._answer(OTHER_TENANTS)
         version, self._version = self._version, None
         if version not in (None, self.map.version):
             raise ClusterRefused("another has written", 409)
@@ -59,8 +60,9 @@ class FakeKeeper:
         """Return the checkpoints stored outside a Tenant object."""
         return self.map.kept
 
-    async def _answer(self) -> None:
+    async def _answer(self, name: TenantName) -> None:
         self.tries += 1
         await self.open.wait()
-        if self.refusal is not None:
-            raise self.refusal
+        refusal = self.refusal or self.refused.get(name)
+        if refusal is not None:
+            raise refusal

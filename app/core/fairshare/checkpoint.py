@@ -17,6 +17,10 @@ MAX_STORED_USERS = 200
 """Users of one tenant that are stored individually. The status of a Tenant, with the checkpoint in
 it, is written up to once a second, so it must stay small."""
 
+MAX_USER_NAME = 1024
+"""Characters in the name of a user that is stored individually. The Tenant resource accepts no
+more."""
+
 OTHER_USERS = UserName("")
 """Key for the sum of all other users. The API server allows no empty user name."""
 
@@ -78,10 +82,14 @@ class TenantCheckpoint:
 def build_checkpoint(
     at: Millis, epoch: int, own: FairnessState, users: Mapping[UserName, FairnessState]
 ) -> TenantCheckpoint:
-    """Return the checkpoint of a tenant. Only users with much history are stored individually."""
-    ordered = users_by_history(users)
-    left_out = [users[user].totals for user in ordered[MAX_STORED_USERS:]]
+    """Return the checkpoint of a tenant.
+
+    Only users with much history are stored individually. The others are summed up, and so are
+    users with a name of more than `MAX_USER_NAME` characters.
+    """
+    ordered = users_by_history({u: k for u, k in users.items() if len(u) <= MAX_USER_NAME})
     kept = {user: users[user] for user in sorted(ordered[:MAX_STORED_USERS])}
+    left_out = [users[user].totals for user in sorted(users.keys() - kept.keys())]
     return TenantCheckpoint(
         at, epoch, FairnessState(own.last_served, own.history, _sum([own.totals, *left_out])), kept
     )

@@ -17,6 +17,7 @@ from app.core.engine import Engine
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.fairshare.checkpoint import (
     MAX_STORED_USERS,
+    MAX_USER_NAME,
     OTHER_TENANTS,
     FairnessState,
     TenantCheckpoint,
@@ -106,6 +107,14 @@ def test_users_beyond_the_bound_are_summed_and_those_with_most_history_named() -
     assert len(kept.users) == MAX_STORED_USERS
     assert min(kept.users) == "u050"
     assert spent(kept) == 7 + sum(range(MAX_STORED_USERS + 50))
+
+
+def test_a_user_with_a_name_that_a_tenant_cannot_store_is_summed() -> None:
+    users = {UserName("ü" * (MAX_USER_NAME + more)): user(0.5, 10 + more) for more in (0, 1)}
+    kept = build_checkpoint(Millis(0), 1, FairnessState(), users)
+    assert list(kept.users) == ["ü" * MAX_USER_NAME]
+    assert spent(kept) == 21
+    assert kept.own.totals == {DEFAULT_POOL: {GPU: 11}}
 
 
 def test_tenants_that_do_not_fit_are_summed_and_what_fits_is_as_small_as_said() -> None:
@@ -246,6 +255,27 @@ async def test_what_was_refused_is_written_later(refusal: ClusterError) -> None:
         assert not stage.keeper.kept
         stage.keeper.refusal = None
         await until(lambda: A in stage.keeper.kept)
+
+
+@pytest.mark.parametrize("refused", [A, OTHER_TENANTS])
+async def test_a_checkpoint_that_is_refused_delays_no_other_one(refused: TenantName) -> None:
+    stage = Stage()
+    stage.lead("a", "b", "free")
+    keeper = stage.keeper
+
+    def stored() -> set[TenantName]:
+        return {*keeper.kept, *([OTHER_TENANTS] if keeper.others else ())}
+
+    keeper.refused[refused] = ClusterRefused("status.checkpoint: too long", 422)
+    async with stage.running():
+        await rounds(stage)
+        for _ in range(2):  # the second time, it has been due for longer than the others
+            stage.wait(PERIOD)
+            await until(lambda: stored() == {A, B, OTHER_TENANTS} - {refused})
+            keeper.kept, keeper.map.kept = {}, {}
+        keeper.refused.clear()
+        stage.wait(PERIOD)
+        await until(lambda: stored() == {A, B, OTHER_TENANTS})
 
 
 async def test_without_the_lease_nothing_is_written() -> None:
