@@ -43,10 +43,8 @@ from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, Tenant
 VERSION = "1"
 
 MOST_AMOUNT = 2**50
-"""Limit of the counted amount per pod and resource (a pebibyte).
-
-Redis counts in 64 bits, so a pod with a huge request must not be able to overflow a sum.
-"""
+"""Limit of the counted amount per pod and resource (a pebibyte). Sums of millions of such pods are
+exact: see `apply_writes`."""
 
 NUL = "\0"
 

@@ -200,6 +200,27 @@ async def test_absurd_amounts_cannot_stop_the_store(store_url: str) -> None:
         assert await store.read_used_amounts(None) == ()
 
 
+async def test_sums_beyond_64_bits_are_exact(store_url: str) -> None:
+    """The pods of one user can request any amounts before they are bound, in mode Observe."""
+    most, amounts = schema.MOST_AMOUNT, (10**15 - 1, 10**15, 10**15 + 1, 1, 999)
+    async with real(store_url) as world:
+        store = world.store()
+        small = [charge(f"s{n}", amount) for n, amount in enumerate(amounts)]
+        large = [charge(str(n), most) for n in range(2**63 // most + 1)]
+        await store.rebuild(7, [*large, *small])
+        expected = most * len(large) + sum(amounts)
+        for write, amount in zip(small, amounts, strict=True):
+            assert await store.read_used_amounts(None) == (
+                UsedAmount(TEAM, ALICE, POOL, GPU, expected),
+            )
+            await store.write(7, [Refund(write.uid)])
+            expected -= amount
+        await store.write(7, [Refund(write.uid) for write in large[:-1]])
+        assert await store.read_used_amounts(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, most),)
+        await store.write(7, [Refund(large[-1].uid)])
+        assert await store.read_used_amounts(None) == ()
+
+
 async def test_a_foreign_layout_is_refused(store_url: str) -> None:
     async with real(store_url) as world:
         store = world.store()

@@ -38,11 +38,31 @@ local function enter(uid, text, record)
   redis.call('HINCRBY', WAITING, record.queue, 1)
 end
 
--- Amounts are text: numbers in Lua are doubles, so large ones would not be exact.
+-- Amounts are text. The pods of one user can exceed the 64 bits of HINCRBY, and numbers in Lua are
+-- doubles, exact up to 2^53. So a sum has two parts here, and the lower part has 15 digits.
+local LOW = 1e15
+local function split(amount)
+  return tonumber(string.sub(amount, 1, -16)) or 0, tonumber(string.sub(amount, -15))
+end
+
+local function plus(sum, sign, amount)
+  local high, low = split(sum)
+  local more_high, more_low = split(amount)
+  high, low = high + sign * more_high, low + sign * more_low
+  local carry = math.floor(low / LOW)
+  high, low = high + carry, low - carry * LOW
+  if high == 0 then
+    return string.format('%.0f', low)
+  end
+  return string.format('%.0f%015.0f', high, low)
+end
+
 local function count(sign, record)
   for resource, amount in pairs(record.amounts) do
     local cell = record.at .. ':' .. resource
-    if redis.call('HINCRBY', USED, cell, sign .. amount) == 0 then
+    local sum = plus(redis.call('HGET', USED, cell) or '0', sign, amount)
+    redis.call('HSET', USED, cell, sum)
+    if sum == '0' then
       redis.call('HDEL', USED, cell)
     end
   end
@@ -52,7 +72,7 @@ local function refund(uid)
   for _, records in ipairs({INTENTS, CHARGES}) do
     local text = redis.call('HGET', records, uid)
     if text then
-      count('-', cjson.decode(text))
+      count(-1, cjson.decode(text))
       redis.call('HDEL', records, uid)
     end
   end
@@ -64,7 +84,7 @@ local function take(records, uid, text, record)
   end
   refund(uid)
   redis.call('HSET', records, uid, text)
-  count('', record)
+  count(1, record)
 end
 
 -- Return the open usage record of a pod and its text; no values if it is missing or invalid.
