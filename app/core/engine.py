@@ -237,7 +237,7 @@ class Engine:
         """Emit `WakeAt` for the next timer, unless it was emitted already."""
         due = [self._release_backoff.due(), self._usage.due(), self._cycle.due()]
         due += (self._node_refusals.due(self._usage.now), self._registry.budgets.due())
-        due.append(self._registry.tenant_gaps.due())
+        due += (self._registry.tenant_gaps.due(), self._claim_charges.due())
         if self._bypasses.installed_at is not None:
             due += (self._bypasses.due(), self._exchanges.due(), self._unbound_pods.due())
         at = min((each for each in due if each is not None), default=None)

@@ -191,6 +191,7 @@ class Pod:
     `granted_claims`: the claims for which it was released; None if its annotation lists none.
     `missing_claims`: the claims that do not exist. `missing_class`: a device class that it needs
         and that does not exist. `finalizer_is_new`: the finalizer of a claim was just added.
+        `claims_unsettled`: a claim changes so often that its present amounts are not charged.
         `claim_pool`: the pool of a claim that other pods use. `needs_managed`: whether it requests
         a managed resource. `claim_charges` derives these and `demand`.
     `placement_strategy`, `topology`: as its user requested; None leaves it to the pool.
@@ -250,6 +251,7 @@ class Pod:
     missing_claims: tuple[str, ...] = ()
     missing_class: str = ""
     finalizer_is_new: bool = False
+    claims_unsettled: bool = False
     claim_pool: PoolName | None = None
     needs_managed: bool = True
     placement_strategy: PlacementStrategy | None = None

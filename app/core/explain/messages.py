@@ -185,6 +185,11 @@ def _unqueued_text(tracked: PodRecord, registry: PodRegistry) -> str:
         case Wait.NO_POOL if pod.node_names is not None:
             where = describe_nodes(pod.node_names)
             return f"not queued: it may go to {where} only, and no pool that can serve it has that"
+        case Wait.CLAIM if pod.claims_unsettled:
+            return (
+                "not queued: a resource claim that it shares with many pods changes often, and "
+                "Fairgate counts it again within seconds; change the claim less often"
+            )
         case Wait.CLAIM if pod.missing_class and not pod.missing_claims:
             return (
                 f"not queued: device class {pod.missing_class} does not exist; ask a cluster admin "

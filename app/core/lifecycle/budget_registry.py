@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 
+from app.core.lifecycle.update_pauses import UpdatePauses
 from app.core.model import Millis, Pod, Uid
 from app.core.podspec.disruption_budget import DisruptionBudget
 
@@ -19,13 +20,6 @@ MOST_BUDGETS = 100
 MOST_TERMS_TOGETHER = 300
 """Maximum of requirements and values in these budgets. If there are more, all pods count as
 protected."""
-
-FEW_PODS = 20
-"""Maximum of pods of a namespace that is compared at once after every change."""
-
-REST_MS = 1
-"""Minimum pause per pod between two comparisons of a larger namespace. A user with permission to
-change a budget must not be able to occupy the leader."""
 
 _Key = tuple[str, str]
 
@@ -42,7 +36,7 @@ class BudgetRegistry:
         """Budgets that must be compared with all pods of their namespace."""
         self._terms: Counter[str] = Counter()
         self._stale: set[str] = set()
-        self._paused_until: dict[str, Millis] = {}
+        self._pauses = UpdatePauses[str]()
         self._respected = True
 
     def set_respected(self, respected: bool) -> None:
@@ -112,22 +106,17 @@ class BudgetRegistry:
 
     def drain_stale_pods(self, now: Millis) -> list[Uid]:
         """Return, once, the pods for which `budget_reason` may have changed."""
-        self._paused_until = {space: at for space, at in self._paused_until.items() if at > now}
-        due = sorted(self._stale - self._paused_until.keys())
+        self._pauses.end_expired(now)
+        due = sorted(space for space in self._stale if space not in self._pauses)
         for space in due:
             self._compare(space)
-            pods = len(self._labels.get(space, {}))
-            if pods > FEW_PODS:
-                self._paused_until[space] = Millis(now + REST_MS * pods)
+            self._pauses.start(space, len(self._labels.get(space, {})), now)
         self._stale.difference_update(due)
         return [uid for space in due for uid in self._labels.get(space, {})]
 
     def due(self) -> Millis | None:
         """Return when `drain_stale_pods` has more to return without a new event."""
-        return min(
-            (self._paused_until[space] for space in self._stale & self._paused_until.keys()),
-            default=None,
-        )
+        return self._pauses.due(self._stale)
 
     def budgets_covering(self, pod: Pod) -> list[str]:
         """Return the budgets that cover a pod, as namespace/name.

@@ -9,6 +9,9 @@ alone with it, kube-scheduler may allocate it again, and then it may get its lar
 If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
 of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
 
+A claim that many waiting pods share may change all the time. The first change counts at once. After
+a second one within a pause, none of these pods can be released until the pause ends.
+
 The module has more than 500 lines because every rule of a charge reads the same users of a claim.
 """
 
@@ -22,7 +25,8 @@ from sortedcontainers import SortedDict, SortedSet
 
 from app.core.errors import InvalidInput
 from app.core.fairshare.sort_key import Served
-from app.core.model import Amounts, ClaimRef, GrantedClaim, Pod, PoolName, Resource, Uid
+from app.core.lifecycle.update_pauses import FEW_PODS, UpdatePauses
+from app.core.model import Amounts, ClaimRef, GrantedClaim, Millis, Pod, PoolName, Resource, Uid
 from app.core.placement.device_fit import DeviceNeed
 from app.core.podspec.resource_claims import (
     IMPLICIT,
@@ -93,6 +97,11 @@ class ClaimCharges:
         self._users: dict[ClaimKey, _Users] = {}
         self._claims_by_pod: dict[Uid, _Standing] = {}
         self._stale: dict[Uid, None] = {}
+        self._changed: dict[ClaimKey, None] = {}
+        """Changed claims since the last `drain_stale_pods`."""
+        self._pauses = UpdatePauses[ClaimKey]()
+        self._unsettled: dict[ClaimKey, None] = {}
+        """Claims that changed in a pause: their waiting pods cannot be released until it ends."""
         self._touched: dict[ClaimKey, bool] = {}
         """Changed claims (True), and claims that a changed pod names (False)."""
         self._seen: dict[Uid, None] = {}
@@ -121,7 +130,7 @@ class ClaimCharges:
         if lost:
             del self._secured[key]
         if lost or known != claim:
-            self._mark_users_stale(key)
+            self._mark_changed(key)
 
     def drop_claim(self, key: ClaimKey) -> None:
         """Record that a claim was deleted. Ungated pods are still charged for it.
@@ -135,7 +144,7 @@ class ClaimCharges:
             self._keep_deleted_claim(known)
             self._secured.pop(key, None)
             self._touched[key] = True
-            self._mark_users_stale(key)
+            self._mark_changed(key)
 
     def set_secured_required(self, guarded: bool) -> None:
         """Set whether held pods wait until their claims are secured. No claim is secured yet."""
@@ -149,12 +158,12 @@ class ClaimCharges:
         claim = self._claims.get(key)
         if claim is not None and claim.has_finalizer and not self.is_secured(claim):
             self._secured[key] = claim.uid
-            self._mark_users_stale(key)
+            self._mark_changed(key)
 
     def unmark_secured(self, key: ClaimKey) -> None:
         """Record that a claim may lose its finalizer."""
         if self._secured.pop(key, None) is not None:
-            self._mark_users_stale(key)
+            self._mark_changed(key)
 
     def is_secured(self, claim: ResourceClaim) -> bool:
         """Return whether a claim has had the finalizer for long enough."""
@@ -262,7 +271,7 @@ class ClaimCharges:
     def recount_all_device_claims(self) -> None:
         """Account again the users of claims for all devices of a node: nodes have other devices."""
         for key in self._all_device_claims:
-            self._mark_users_stale(key)
+            self._mark_changed(key)
 
     def charge_pod(self, pod: Pod, use: ClaimUse | None) -> Pod:
         """Return a pod with its charged requests. `use` is None while it is held.
@@ -334,10 +343,34 @@ class ClaimCharges:
         """Remove a deleted pod. A pod without claims is ignored."""
         self._move(uid, self._claims_by_pod.pop(uid, None), None)
 
-    def drain_stale_pods(self) -> list[Uid]:
-        """Return, once, the pods with an outdated charge."""
+    def drain_stale_pods(self, now: Millis) -> list[Uid]:
+        """Return, once, the pods with an outdated charge.
+
+        If a claim changes again within a pause, its waiting pods are returned once more:
+        `charge_pod` marks them as `claims_unsettled`, so that none is released with an outdated
+        charge. Further changes count at the end of the pause.
+        """
+        for key in self._pauses.end_expired(now):
+            if key in self._unsettled:
+                del self._unsettled[key]
+                self._changed[key] = None
+        changed, self._changed = self._changed, {}
+        for key in [each for each in changed if each not in self._unsettled]:
+            waiting = self._waiting_pods(key)
+            if key in self._pauses:
+                self._unsettled[key] = None
+            else:
+                # One pause for two updates, because a change in the pause needs another one. A pod
+                # counts for each of its claims, because these can change in turn.
+                claims = sum(len(self._claims_by_pod[uid].keys) for uid in waiting)
+                self._pauses.start(key, 2 * claims if len(waiting) > FEW_PODS else 0, now)
+            self._stale.update(dict.fromkeys(waiting))
         stale, self._stale = list(self._stale), {}
         return stale
+
+    def due(self) -> Millis | None:
+        """Return when `drain_stale_pods` has more to return without a new event."""
+        return self._pauses.due(self._unsettled)
 
     def _move(self, uid: Uid, old: _Standing | None, new: _Standing | None) -> None:
         if old is not None:
@@ -407,8 +440,18 @@ class ClaimCharges:
         if users is None:
             return
         self._stale.update(dict.fromkeys(uid for _, uid in users.using))
-        for peers in users.waiting.values():
-            self._stale.update(dict.fromkeys(peers))
+        self._stale.update(dict.fromkeys(self._waiting_pods(key)))
+
+    def _mark_changed(self, key: ClaimKey) -> None:
+        """Mark the users of a changed claim as stale: ungated pods now, waiting pods by pauses."""
+        users = self._users.get(key)
+        if users is not None:
+            self._stale.update(dict.fromkeys(uid for _, uid in users.using))
+            self._changed[key] = None
+
+    def _waiting_pods(self, key: ClaimKey) -> list[Uid]:
+        users = self._users.get(key)
+        return [uid for peers in users.waiting.values() for uid in peers] if users else []
 
     def _charge(self, pod: Pod, plain: Mapping[Resource, int], standing: _Standing) -> Pod:
         demand = self._classes.replace_classes(plain)
@@ -425,8 +468,11 @@ class ClaimCharges:
                     tied = tied or first.pool
                     if self._is_first_to_join(pod.uid, key, standing):
                         demand = add_amounts(demand, self._growth(key))
+        unsettled = standing.use is None and any(key in self._unsettled for key in standing.keys)
         awaits = tuple(
-            ref.entry for ref in pod.claims if self._is_claim_missing(pod, ref, standing)
+            ref.entry
+            for ref in pod.claims
+            if not unsettled and self._is_claim_missing(pod, ref, standing)
         )
         securing = (
             standing.use is None and self._requires_secured and not self._are_secured(standing)
@@ -440,6 +486,7 @@ class ClaimCharges:
             missing_claims=awaits,
             missing_class=no_class,
             finalizer_is_new=securing,
+            claims_unsettled=unsettled,
             claim_pool=tied,
             needs_managed=asks,
         )

@@ -209,7 +209,7 @@ class PodRegistry:
 
     def update_stale_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""
-        while stale := self._claim_charges.drain_stale_pods():
+        while stale := self._claim_charges.drain_stale_pods(self.usage.now):
             for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
                 self.update_pod(tracked, tracked.pod, tracked.state)
         for uid in self.budgets.drain_stale_pods(self.usage.now):
@@ -512,7 +512,9 @@ class PodRegistry:
             tracked.wait_reason = Wait.TOO_LARGE
         elif any(gate != GATE for gate in pod.gates):
             tracked.wait_reason = Wait.OTHER_GATE
-        elif pod.missing_claims or pod.missing_class or pod.finalizer_is_new:
+        elif (
+            pod.claims_unsettled or pod.finalizer_is_new or pod.missing_claims or pod.missing_class
+        ):
             tracked.wait_reason = Wait.CLAIM
         elif not pod.needs_managed:
             tracked.wait_reason = Wait.REFUSED if tracked.is_backing_off else Wait.TURN

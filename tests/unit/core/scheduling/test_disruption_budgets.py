@@ -9,7 +9,8 @@ import pytest
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason, EvictForReclaim, ReclaimCause
 from app.core.explain.reasons import Rule
-from app.core.lifecycle.budget_registry import FEW_PODS, MOST_BUDGETS, MOST_TERMS_TOGETHER, REST_MS
+from app.core.lifecycle.budget_registry import MOST_BUDGETS, MOST_TERMS_TOGETHER
+from app.core.lifecycle.update_pauses import FEW_PODS, REST_MS
 from app.core.model import Millis, Pod, TenantName, Uid
 from app.core.podspec.constraints import NodeSelectorRequirement
 from app.core.podspec.disruption_budget import MOST_TERMS, DisruptionBudget, selects
