@@ -96,9 +96,11 @@ class Reservations:
                 del held[pool]
 
     def reset_for_new_tree(self) -> None:
-        """Reset for a new share tree. Timers and exclusive reservations stay."""
+        """Reset for a new share tree. Timers, exclusive and overdue reservations stay.
+
+        `refresh_overdue` replaces the overdue ones after the active ones are planned again.
+        """
         self.active.clear()
-        self.overdue.clear()
         self._planned.clear()
         self._could_hold_cache.clear()
         self._total_capacity_cache.clear()
@@ -195,10 +197,14 @@ class Reservations:
         overdue reservation lets it start. The owner must use least: others have to wait for it
         anyway. Call it at the end of a cycle, because reservations change their owners within a
         cycle.
+
+        A reservation that is planned again, for example after a change of a node, stays active
+        since the same time.
         """
         for pool, reservation in self.active.items():
-            if self._last_active.get(pool) is not reservation:
-                reservation.active_since = now
+            last = self._last_active.get(pool)
+            same_owner = last is not None and last.owner.uid == reservation.owner.uid
+            reservation.active_since = last.active_since if last and same_owner else now
             if now - reservation.active_since >= OVERDUE_FACTOR * after and uses_least(reservation):
                 self.overdue[pool] = reservation
             else:

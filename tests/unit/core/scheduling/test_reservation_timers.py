@@ -1,0 +1,62 @@
+"""How long a workload waits for its reservation, and until its reservation is overdue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.model import Millis, Tenant, TenantName, Uid, UnmanagedPod
+from app.core.policy import Policy, Reclaim
+from app.core.quantities import PODS
+from app.core.scheduling.reservation import OVERDUE_FACTOR
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.gang_driver import NODE, Lead
+
+SECOND = 1000
+PATIENCE = Policy(reserve_after=Millis(SECOND), reclaim=Reclaim.OFF)
+
+
+def create_gang(lead: Lead, namespace: str, size: int, user: str = "big") -> None:
+    pods = [held_pod(f"g{n}", namespace, user=user, since=lead.at) for n in range(size)]
+    lead.see(*(replace(pod, gang="g", gang_size=size, owner="job") for pod in pods))
+
+
+def replace_oldest(lead: Lead, number: int) -> None:
+    """Delete the oldest running small pod. The next one may start, and another one waits."""
+    lead.gone(f"small/s{number}")
+    lead.see(held_pod(f"s{number + 4}", "small", since=lead.at))
+
+
+def change_unmanaged_pod(lead: Lead, number: int) -> None:
+    lead.hear(
+        ev.UnmanagedPodObserved(lead.at, UnmanagedPod(Uid(f"u{number}"), NODE, {PODS: 1})),
+        ev.PodGone(lead.at, Uid(f"u{number - 1}")),
+    )
+
+
+def change_policy(lead: Lead, number: int) -> None:
+    lead.hear(ev.PolicyObserved(lead.at, replace(PATIENCE, max_unbound=50 + number % 2)))
+
+
+def change_tenant(lead: Lead, number: int) -> None:
+    other = Tenant(TenantName("other"), Millis(0), namespaces=(f"other{number}",))
+    lead.hear(ev.TenantObserved(lead.at, other))
+
+
+@pytest.mark.parametrize("change", [change_unmanaged_pod, change_policy, change_tenant])
+def test_changes_of_the_cluster_do_not_delay_an_overdue_reservation(
+    change: Callable[[Lead, int], None],
+) -> None:
+    """A tenant with small pods is first again and again, and refills what the gang waits for."""
+    lead = Lead(8, policy=PATIENCE)
+    lead.see(*(held_pod(f"s{n}", "small", since=lead.at) for n in range(3)))
+    create_gang(lead, "large", 6)
+    lead.see(held_pod("s3", "small", since=lead.at))
+    for number in range(OVERDUE_FACTOR + 1):
+        lead.wait(SECOND)
+        change(lead, number)
+        replace_oldest(lead, number)
+    assert "g0" in lead.released
