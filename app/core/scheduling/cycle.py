@@ -183,7 +183,7 @@ class SchedulingCycle:
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod from reservations and from the victim search."""
-        self.reservations.drop(uid)
+        self.reservations.forget_pod(uid)
         self._reclaimer.forget_pod(uid)
 
     def _release_unmanaged(self, epoch: int) -> list[Effect]:
@@ -192,7 +192,7 @@ class SchedulingCycle:
         effects: list[Effect] = []
         for tracked in idle[: max(0, self._max_in_flight - len(self.in_flight))]:
             effects.append(self._release_one(tracked, NO_POOL, None, epoch, None))
-            self.reservations.drop(tracked.pod.uid)
+            self.reservations.drop(tracked, tracked.pod.uid)
         return effects
 
     def _complete_partial_gang(self) -> Selection | None:
@@ -259,7 +259,7 @@ class SchedulingCycle:
                 self._release_one(one, choice.pool, node, epoch, decision, len(pairs), binding)
             )
         tree.mark_served(choice.leaf, (epoch, self._sequence))
-        self.reservations.drop(uid)
+        self.reservations.drop(workload, uid)
         now = self._registry.usage.now
         tried = [
             self._refusals.record_release(pod.uid, node, choice.leaf.tenant, now)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from weakref import WeakKeyDictionary
 
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.pod_record import Gang, Workload
 from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid
 from app.core.placement.allocations import NO_RESERVATION, Allocations, ReservedCapacity
 from app.core.placement.autoscaling_backoff import AutoscalingAccount
@@ -44,6 +46,15 @@ MAX_CACHED_TOTALS = 64
 """Number of combinations of reservations to cache."""
 
 
+TimerKey = Uid | Gang
+"""A pod, or a gang: its timer and reservation outlast a replacement of its first pod."""
+
+
+def timer_key_of(workload: Workload) -> TimerKey:
+    """Return the key of a workload that stays the same while it waits."""
+    return workload if isinstance(workload, Gang) else workload.pod.uid
+
+
 @dataclass(slots=True, eq=False)
 class Reservation:
     """Reserved capacity on nodes for one workload.
@@ -51,7 +62,7 @@ class Reservation:
     `is_exclusive`: it is exclusive, because pods of others were evicted for it, or because it
     `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
     for it, of the tenants `losing_tenants`. `active_since` is when it became active; with a
-    reclaim notice, the end of the notice.
+    reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
     """
 
     owner: QueueKey
@@ -65,13 +76,14 @@ class Reservation:
     victims: set[Uid] = field(default_factory=set)
     active_since: Millis = START
     losing_tenants: frozenset[TenantName] = frozenset()
+    timer_key: TimerKey | None = None
 
 
 class Reservations:
     """Timers of heads that were next and did not fit, and the resulting reservations."""
 
     def __init__(self, placement: Allocations) -> None:
-        self.timers: dict[Uid, Millis] = {}
+        self.timers: dict[TimerKey, Millis] = {}
         self.active: dict[PoolName, Reservation] = {}
         self.exclusive: dict[PoolName, Reservation] = {}
         self.overdue: dict[PoolName, Reservation] = {}
@@ -83,17 +95,26 @@ class Reservations:
         self._last_active: dict[PoolName, Reservation] = {}
         self._total_capacity_cache: dict[tuple[Reservation, ...], ReservedCapacity] = {}
 
-    def start_timer(self, uid: Uid, now: Millis) -> None:
+    def start_timer(self, workload: Workload, now: Millis) -> None:
         """Start the timer of a workload that is next and does not fit. It runs until `drop`."""
-        self.timers.setdefault(uid, now)
+        self.timers.setdefault(timer_key_of(workload), now)
 
-    def drop(self, uid: Uid) -> None:
-        """Remove a workload that was released or is gone."""
-        self.timers.pop(uid, None)
+    def drop(self, workload: Workload, uid: Uid) -> None:
+        """Remove a workload that waited under `uid` and was released."""
+        self._drop(timer_key_of(workload), uid)
+
+    def forget_pod(self, uid: Uid) -> None:
+        """Remove a pod that is gone. The timer of its gang runs while the gang has pods."""
+        self._drop(uid, uid)
+
+    def _drop(self, key: TimerKey, uid: Uid) -> None:
+        self.timers.pop(key, None)
         self._planned.pop(uid, None)
-        for held in (self.active, self.exclusive, self.overdue):
-            for pool in [p for p, r in held.items() if r.owner.uid == uid]:
+        for held in (self.active, self.overdue, self._last_active):
+            for pool in [p for p, r in held.items() if r.timer_key == key]:
                 del held[pool]
+        for pool in [p for p, r in self.exclusive.items() if r.owner.uid == uid]:
+            del self.exclusive[pool]
 
     def reset_for_new_tree(self) -> None:
         """Reset for a new share tree. Timers, exclusive and overdue reservations stay.
@@ -111,21 +132,24 @@ class Reservations:
             if not is_due(reservation):
                 del self.exclusive[pool]
 
-    def expired_timers(self, now: Millis, after: Millis) -> Iterator[Uid]:
+    def expired_timers(self, now: Millis, after: Millis) -> list[TimerKey]:
         """Return the workloads with expired timers, the oldest first."""
-        for uid, since in self.timers.items():
-            if now - since < after:
-                return
-            yield uid
+        expired = list(takewhile(lambda key: now - self.timers[key] >= after, self.timers))
+        for key in expired:
+            if isinstance(key, Gang) and not key.pods:
+                del self.timers[key]
+        return expired
 
-    def reserve(
-        self, owner: QueueKey, leaf: UserNode, shape: EquivalenceClass, pool: PoolName
-    ) -> bool:
+    def reserve(self, workload: Workload, pool: PoolName) -> bool:
         """Reserve capacity in a pool without a reservation; False if it could never fit there.
 
         The chosen nodes stay the same while their layout is the same. Capacity on future nodes
         stays reserved while the pool is expected to grow.
         """
+        owner, leaf, shape = workload.queue_key, workload.leaf, workload.equivalence_class
+        assert owner is not None
+        assert leaf is not None
+        assert shape is not None
         seen = self._placement.version_for(shape)
         grows = self._placement.autoscaling_capacity.is_scale_up_reliable(pool, leaf.account)
         plan = self._planned.get(owner.uid)
@@ -148,7 +172,9 @@ class Reservations:
                 if paid is None:
                     self._could_hold_cache.setdefault(shape, {})[pool, grows] = seen, False
                 return False
-            plan = Reservation(owner, leaf, shape, pool, rooms, seen)
+            plan = Reservation(
+                owner, leaf, shape, pool, rooms, seen, timer_key=timer_key_of(workload)
+            )
             self._planned[owner.uid] = plan
         self.active[pool] = plan
         return True
@@ -199,23 +225,25 @@ class Reservations:
         cycle.
 
         A reservation that is planned again, for example after a change of a node, stays active
-        since the same time.
+        since the same time. This is also true if no other workload had one in the pool meanwhile.
         """
         for pool, reservation in self.active.items():
             last = self._last_active.get(pool)
-            same_owner = last is not None and last.owner.uid == reservation.owner.uid
-            reservation.active_since = last.active_since if last and same_owner else now
+            if last is None or last.timer_key != reservation.timer_key:
+                reservation.active_since = now
+            else:
+                reservation.active_since = last.active_since
             if now - reservation.active_since >= OVERDUE_FACTOR * after and uses_least(reservation):
                 self.overdue[pool] = reservation
             else:
                 self.overdue.pop(pool, None)
-        self._last_active = dict(self.active)
+        self._last_active.update(self.active)
 
     def refresh_overdue(self) -> None:
         """Drop overdue reservations that are no longer active, and follow those on other nodes."""
         for pool, reservation in list(self.overdue.items()):
             standing = self.active.get(pool)
-            if standing is None or standing.owner.uid != reservation.owner.uid:
+            if standing is None or standing.timer_key != reservation.timer_key:
                 del self.overdue[pool]
             else:
                 self.overdue[pool] = standing

@@ -19,7 +19,7 @@ from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, PoolName, Uid
 from app.core.placement.allocations import NO_RESERVATION, Allocations, ReservedCapacity
 from app.core.podspec.equivalence_class import EquivalenceClass
-from app.core.scheduling.reservation import Reservation, Reservations
+from app.core.scheduling.reservation import Reservation, Reservations, timer_key_of
 
 DISTRUST_MS = 3_600_000
 """Time for which declared run times of a user are ignored after a pod exceeded its own."""
@@ -143,7 +143,12 @@ class WorkloadSelector:
                 if self._select_workload(child, queue_key, shape) is None:
                     found.append(child)
                     if first:
-                        self._reservations.start_timer(queue_key.uid, self._registry.usage.now)
+                        self._start_timer(queue_key.uid)
+
+    def _start_timer(self, uid: Uid) -> None:
+        workload = self._registry.find_workload(uid)
+        assert workload is not None
+        self._reservations.start_timer(workload, self._registry.usage.now)
 
     def _could_ever_fit(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether a workload may use a pool, and would fit if the pool were empty."""
@@ -454,12 +459,13 @@ class WorkloadSelector:
             reservations.reset_for_new_tree()
         reservations.drop_unneeded_exclusive(self._update_if_still_needed)
         self._expected_starts.clear()
-        overdue = {r.owner.uid: pool for pool, r in reservations.overdue.items()}
+        overdue = {r.timer_key: pool for pool, r in reservations.overdue.items()}
         waiting = []
-        for uid in reservations.expired_timers(usage.now, usage.policy.reserve_after):
-            workload = self._registry.find_workload(uid)
-            if workload is not None and workload.leaf is not None:
-                place = (uid not in overdue, _rank_of(workload.leaf), workload.queue_key)
+        for key in reservations.expired_timers(usage.now, usage.policy.reserve_after):
+            workload = key if isinstance(key, Gang) else self._registry.pods.get(key)
+            if workload is not None and workload.equivalence_class is not None:
+                assert workload.leaf is not None
+                place = (key not in overdue, _rank_of(workload.leaf), workload.queue_key)
                 waiting.append((place, workload))
         reservations.active.clear()
         for _, workload in sorted(waiting, key=lambda pair: pair[0]):
@@ -469,13 +475,10 @@ class WorkloadSelector:
             assert shape is not None
             if reservations.has_exclusive_reservation(queue_key.uid):
                 continue
-            for pool in (
-                (overdue[queue_key.uid],)
-                if overdue.get(queue_key.uid) in shape.pools
-                else shape.pools
-            ):
+            held = overdue.get(timer_key_of(workload))
+            for pool in (held,) if held in shape.pools else shape.pools:
                 free = pool not in reservations.active and tree.is_within_limits(leaf, shape, pool)
-                if free and reservations.reserve(queue_key, leaf, shape, pool):
+                if free and reservations.reserve(workload, pool):
                     break
         reservations.refresh_overdue()
 

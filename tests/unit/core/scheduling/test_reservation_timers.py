@@ -19,9 +19,10 @@ SECOND = 1000
 PATIENCE = Policy(reserve_after=Millis(SECOND), reclaim=Reclaim.OFF)
 
 
-def create_gang(lead: Lead, namespace: str, size: int, user: str = "big") -> None:
-    pods = [held_pod(f"g{n}", namespace, user=user, since=lead.at) for n in range(size)]
-    lead.see(*(replace(pod, gang="g", gang_size=size, owner="job") for pod in pods))
+def create_gang(lead: Lead, *numbers: int) -> None:
+    """Create pods of a gang of six."""
+    pods = [held_pod(f"g{n}", "large", since=lead.at) for n in numbers]
+    lead.see(*(replace(pod, gang="g", gang_size=6, owner="job") for pod in pods))
 
 
 def replace_oldest(lead: Lead, number: int) -> None:
@@ -46,17 +47,50 @@ def change_tenant(lead: Lead, number: int) -> None:
     lead.hear(ev.TenantObserved(lead.at, other))
 
 
-@pytest.mark.parametrize("change", [change_unmanaged_pod, change_policy, change_tenant])
+def replace_first_pod(lead: Lead, number: int) -> None:
+    """Delete the first pod of the gang once, long after its reservation. Another one follows."""
+    if number == OVERDUE_FACTOR // 2:
+        lead.gone("large/g0")
+        create_gang(lead, 6)
+
+
+@pytest.mark.parametrize(
+    "change", [change_unmanaged_pod, change_policy, change_tenant, replace_first_pod]
+)
 def test_changes_of_the_cluster_do_not_delay_an_overdue_reservation(
     change: Callable[[Lead, int], None],
 ) -> None:
     """A tenant with small pods is first again and again, and refills what the gang waits for."""
     lead = Lead(8, policy=PATIENCE)
     lead.see(*(held_pod(f"s{n}", "small", since=lead.at) for n in range(3)))
-    create_gang(lead, "large", 6)
+    create_gang(lead, *range(6))
     lead.see(held_pod("s3", "small", since=lead.at))
     for number in range(OVERDUE_FACTOR + 1):
         lead.wait(SECOND)
         change(lead, number)
         replace_oldest(lead, number)
-    assert "g0" in lead.released
+    assert "g5" in lead.released
+
+
+def test_gang_whose_first_pod_is_replaced_gets_its_reservation_at_the_same_time() -> None:
+    lead = Lead(8, policy=replace(PATIENCE, reserve_after=Millis(10 * SECOND)))
+    lead.see(*(held_pod(f"s{n}", "small", since=lead.at) for n in range(9)))
+    create_gang(lead, *range(6))
+    lead.wait(9 * SECOND)
+    lead.gone("large/g0")
+    create_gang(lead, 6)
+    lead.wait(SECOND)
+    lead.gone("small/s0")
+    assert "s8" not in lead.released
+
+
+def test_new_gang_of_the_same_name_starts_its_own_timer() -> None:
+    lead = Lead(8, policy=replace(PATIENCE, reserve_after=Millis(10 * SECOND)))
+    lead.see(*(held_pod(f"s{n}", "small", since=lead.at) for n in range(9)))
+    create_gang(lead, *range(6))
+    lead.wait(9 * SECOND)
+    lead.gone(*(f"large/g{n}" for n in range(6)))
+    create_gang(lead, *range(6))
+    lead.wait(SECOND)
+    lead.gone("small/s0")
+    assert "s8" in lead.released
