@@ -1,7 +1,7 @@
 """Pools and users for which releases are paused, although capacity and limits would allow them.
 
 A workload that is closed out keeps its position in the order. Other workloads go before it
-meanwhile. Closures do not affect reservations or their timers.
+meanwhile. Closures do not affect timers, and reservations only if the user is closed out for long.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ class ClosedPools:
 
     def is_open(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether closures permit the release of a workload into a pool."""
-        if pool in self.pools:
-            kept_out = self.excluded_users.get(pool)
-            if kept_out is None or leaf.account in kept_out:
-                return False
-        if not shape.is_owned and leaf.account in self.users_closed_for_unowned:
+        if pool in self.pools and pool not in self.excluded_users:
             return False
-        return not (shape.scheduler_may_be_silent and leaf.account in self.users_closed_for_silent)
+        return not self.is_user_closed_out(leaf, shape, pool)
+
+    def is_user_closed_out(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
+        """Return whether a workload is closed out of a pool that may be open to other users."""
+        if pool in self.pools and leaf.account in self.excluded_users.get(pool, ()):
+            return True
+        if not shape.is_owned and leaf.account in self.users_closed_for_unowned:
+            return True
+        return shape.scheduler_may_be_silent and leaf.account in self.users_closed_for_silent

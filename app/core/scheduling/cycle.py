@@ -115,6 +115,7 @@ class SchedulingCycle:
         self._reclaimer.retry_at = self._next_cycle_at = None
         self._without_victims.clear()
         effects += self.evictions.notices.due_actions()
+        self.reservations.drop_closed_out(self._registry.usage.now, self._is_closed_out)
         self._update_exclusions(list(self._registry.gangs.partially_released))
         while (
             len(self.in_flight) < self._max_in_flight
@@ -168,6 +169,7 @@ class SchedulingCycle:
         due = (
             self._reclaimer.retry_at,
             self.evictions.due(),
+            self.reservations.due(),
             self.release_window.due(),
             self._next_cycle_at,
         )
@@ -472,6 +474,11 @@ class SchedulingCycle:
             )
         reservation = self.reservations.exclusive[pool]
         return self.evictions.notices.start_reclaim(reservation, plan.victims, orders)
+
+    def _is_closed_out(self, reservation: Reservation) -> bool:
+        return self._registry.usage.closed_pools.is_user_closed_out(
+            reservation.leaf, reservation.equivalence_class, reservation.pool
+        )
 
     def _drop_unusable_reservations(self) -> None:
         """Drop exclusive reservations without remaining victims if others took the capacity."""

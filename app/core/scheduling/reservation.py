@@ -42,6 +42,10 @@ OVERDUE_FACTOR = 48
 """Multiple of `reserveAfter` after which a reservation is overdue, usually four hours. On real logs
 a smaller value cost other workloads more than it gained. The limit prevents starvation."""
 
+CLOSED_OUT_MS = Millis(60_000)
+"""Time for which freed capacity stays reserved for a user who is closed out. Most are for seconds
+only, until the scheduler has bound their pods."""
+
 MAX_CACHED_TOTALS = 64
 """Number of combinations of reservations to cache."""
 
@@ -63,6 +67,7 @@ class Reservation:
     `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
     for it, of the tenants `losing_tenants`. `active_since` is when it became active; with a
     reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
+    `closed_out_since`: its capacity was freed, but its user is closed out.
     """
 
     owner: QueueKey
@@ -77,6 +82,7 @@ class Reservation:
     active_since: Millis = START
     losing_tenants: frozenset[TenantName] = frozenset()
     timer_key: TimerKey | None = None
+    closed_out_since: Millis | None = None
 
 
 class Reservations:
@@ -131,6 +137,24 @@ class Reservations:
         for pool, reservation in list(self.exclusive.items()):
             if not is_due(reservation):
                 del self.exclusive[pool]
+
+    def drop_closed_out(self, now: Millis, is_closed_out: Callable[[Reservation], bool]) -> None:
+        """Drop exclusive reservations without remaining victims of users who stay closed out.
+
+        The rest of a gang keeps its reservation: its running pods are useless without it.
+        """
+        for pool, reservation in list(self.exclusive.items()):
+            if reservation.victims or reservation.completes_gang or not is_closed_out(reservation):
+                reservation.closed_out_since = None
+            elif reservation.closed_out_since is None:
+                reservation.closed_out_since = now
+            elif now - reservation.closed_out_since >= CLOSED_OUT_MS:
+                del self.exclusive[pool]
+
+    def due(self) -> Millis | None:
+        """Return the next time at which `drop_closed_out` has work without a new event."""
+        since = (r.closed_out_since for r in self.exclusive.values())
+        return min((Millis(at + CLOSED_OUT_MS) for at in since if at is not None), default=None)
 
     def expired_timers(self, now: Millis, after: Millis) -> list[TimerKey]:
         """Return the workloads with expired timers, the oldest first."""

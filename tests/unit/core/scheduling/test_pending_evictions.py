@@ -14,11 +14,13 @@ from app.core.effects import (
     EvictForReclaim,
     EvictPod,
     ReclaimOnCooldown,
+    Release,
 )
 from app.core.lifecycle.stale_pods import SURE_MS, StaleReason
 from app.core.model import (
     Millis,
     Phase,
+    Pod,
     Quota,
     ReleaseOutcome,
     Tenant,
@@ -31,6 +33,7 @@ from app.core.scheduling.blocked_evictions import EXCLUDED_MS
 from app.core.scheduling.pending_evictions import STUCK_MS
 from app.core.scheduling.reclaim import MAX_TERMINATION_MS
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS
+from app.core.scheduling.reservation import CLOSED_OUT_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster, nine
 
@@ -386,3 +389,40 @@ def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(
     town.take(EmitEvent)
     town.accept(pods[8])
     assert [t.reason for t in town.take(EmitEvent)] == [EventReason.RECLAIMED]
+
+
+def close_user_out(town: EvictionCluster) -> Pod:
+    """Free two devices for a user with too many unbound pods of its own. Return one of these."""
+    pods = town.run(*(f"b{number}" for number in range(8)))
+    town.lead()
+    unbound = held_pod("a-unbound", "a", since=town.now)
+    town.hear(ev.PodObserved(town.at, unbound))
+    [order] = town.take(Release)
+    town.hear(ev.ReleaseAnswered(town.at, unbound.uid, ReleaseOutcome.RELEASED))
+    unbound = replace(unbound, gates=(), release_annotation=order.stamp)
+    town.hear(ev.PodObserved(town.at, unbound))
+    town.submit("a-two", 2)
+    town.rule(max_unowned_unbound=1)
+    town.accept(*pods[6:])
+    town.submit("d-one")
+    town.end(*pods[6:])
+    assert town.released() == []
+    return unbound
+
+
+def test_capacity_freed_for_a_user_who_stays_closed_out_is_given_to_others(
+    town: EvictionCluster,
+) -> None:
+    close_user_out(town)
+    assert town.alarm == town.now + CLOSED_OUT_MS
+    town.wait(CLOSED_OUT_MS)
+    assert town.released() == ["d-one"]
+
+
+def test_capacity_freed_for_a_user_who_is_closed_out_for_seconds_stays_reserved(
+    town: EvictionCluster,
+) -> None:
+    unbound = close_user_out(town)
+    town.wait(CLOSED_OUT_MS - 1)
+    town.hear(ev.PodGone(town.at, unbound.uid))
+    assert town.released() == ["a-two", "d-one"]
