@@ -9,12 +9,8 @@ from collections.abc import Sequence
 
 from app.core.effects import (
     Effect,
-    EmitEvent,
-    EventReason,
     EvictForReclaim,
     Intend,
-    PodRef,
-    ReclaimOnCooldown,
     Release,
 )
 from app.core.engine_options import EngineOptions
@@ -40,9 +36,14 @@ from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import fits
 from app.core.release_patch import release_labels
+from app.core.scheduling.failed_searches import (
+    MAX_STEPS_PER_CYCLE,
+    FailedSearches,
+    SearchKey,
+)
 from app.core.scheduling.pending_evictions import PendingEvictions
 from app.core.scheduling.reclaim import Reclaimer
-from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, ReclaimCooldowns
+from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, CooldownReports, ReclaimCooldowns
 from app.core.scheduling.release_window import ReleaseWindow
 from app.core.scheduling.reservation import MAX_AVOIDED_NODES, Reservation, Reservations
 from app.core.scheduling.selection import WorkloadSelector
@@ -83,9 +84,8 @@ class SchedulingCycle:
         self.evictions = PendingEvictions(
             registry, self.reservations, self._reclaimer, self.cooldowns
         )
-        self._reported_cooldowns: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
-        self._without_victims: set[tuple[Uid, PoolName]] = set()
-        """Workloads without possible victims in this cycle, by pool. They are not tried again."""
+        self._cooldown_reports = CooldownReports()
+        self._failed_searches = FailedSearches()
         self._registry = registry
         self._pools = pools
         self._placement = placement
@@ -106,14 +106,15 @@ class SchedulingCycle:
         self.in_flight.clear()
         self.reservations.exclusive.clear()
         self.evictions.end_term()
-        self._reported_cooldowns.clear()
+        self._cooldown_reports.end_term()
 
     def run_cycle(self, epoch: int) -> list[Effect]:
         """Release every workload that fits, in fair order."""
         effects = self._release_unmanaged(epoch)
         self.selector.reset_evaluations()
         self._reclaimer.retry_at = self._next_cycle_at = None
-        self._without_victims.clear()
+        self._reclaimer.steps = 0
+        self._failed_searches.start_cycle(self._registry.usage.now)
         effects += self.evictions.notices.due_actions()
         self.reservations.drop_closed_out(self._registry.usage.now, self._is_closed_out)
         self._update_exclusions(list(self._registry.gangs.partially_released))
@@ -168,6 +169,7 @@ class SchedulingCycle:
         """Return when a cycle may find more work without a new event."""
         due = (
             self._reclaimer.retry_at,
+            self._failed_searches.due(),
             self.evictions.due(),
             self.reservations.due(),
             self.release_window.due(),
@@ -388,7 +390,8 @@ class SchedulingCycle:
         return any(learned)
 
     def _reclaim(self, leaf: UserNode) -> list[Effect]:
-        policy = self._registry.usage.policy
+        usage, reclaimer, failed = self._registry.usage, self._reclaimer, self._failed_searches
+        policy = usage.policy
         if not self._evicts or policy.mode is Mode.OBSERVE:
             return []
         if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
@@ -401,47 +404,28 @@ class SchedulingCycle:
             return []
         if any(t.release_refusals for t in workload.pods_to_release):
             return []  # its release was refused before: an eviction for it may be useless
-        self._reclaimer.on_cooldown.clear()
+        reclaimer.on_cooldown.clear()
         for pool in shape.pools:
-            is_open = self._registry.usage.tree.is_open(leaf, shape, pool)
+            is_open = usage.tree.is_open(leaf, shape, pool)
             if not is_open or (
                 self._follows_binding_rate and not self.release_window.may_reclaim(pool)
             ):
                 continue  # no pod is evicted for a workload that the scheduler would not bind
-            if (
-                pool not in self.reservations.exclusive
-                and (queue_key.uid, pool) not in self._without_victims
-            ):
-                plan = self._reclaimer.find_victims(leaf, queue_key, shape, pool)
-                self._registry.usage.tree.update_order()
-                if plan is not None:
-                    self.release_window.record_reclaim(pool)
-                    return self._evict(leaf, pool, plan)
-                self._without_victims.add((queue_key.uid, pool))
-        return self._report_cooldowns(workload.pods_to_release[0].ref, leaf)
-
-    def _report_cooldowns(self, waiting: PodRef, leaf: UserNode) -> list[Effect]:
-        """Report, once, the tenants protected from a workload by a reclaim cooldown."""
-        now, effects = self._registry.usage.now, list[Effect]()
-        self._reported_cooldowns = {
-            key: until for key, until in self._reported_cooldowns.items() if until > now
-        }
-        for key, until in self._reclaimer.on_cooldown.items():
-            _, pool, rival = key
-            if key not in self._reported_cooldowns:
-                self._reported_cooldowns[key] = until
-                effects.append(ReclaimOnCooldown(waiting, leaf.tenant, rival, pool, until))
-                minutes = -(-(until - now) // 60_000)
-                effects.append(
-                    EmitEvent(
-                        waiting,
-                        EventReason.WAITING,
-                        f"no work of tenant {rival} is evicted for it in pool {pool} for "
-                        f"{minutes} min, because work of tenant {leaf.tenant} was evicted there "
-                        "for that tenant within the last hour",
-                    )
-                )
-        return effects
+            key = SearchKey(leaf, queue_key.precedence, shape, pool)
+            if pool in self.reservations.exclusive or failed.is_paused(key):
+                continue
+            if reclaimer.steps >= MAX_STEPS_PER_CYCLE:
+                self._next_cycle_at = Millis(usage.now + 1)
+                break
+            before = reclaimer.steps
+            plan = reclaimer.find_victims(leaf, queue_key, shape, pool)
+            usage.tree.update_order()
+            if plan is not None:
+                self.release_window.record_reclaim(pool)
+                return self._evict(leaf, pool, plan)
+            failed.record(key, reclaimer.steps - before, usage.now)
+        waiting, on_cooldown = workload.pods_to_release[0].ref, self._reclaimer.on_cooldown
+        return self._cooldown_reports.report(waiting, leaf.tenant, on_cooldown, usage.now)
 
     def _evict(self, leaf: UserNode, pool: PoolName, plan: ReclaimPlan) -> list[Effect]:
         assert leaf.head is not None

@@ -32,6 +32,10 @@ MAX_TERMINATION_MS = 600_000
 """Time for which a terminating pod is expected to end. Some pods never end."""
 
 
+STEPS_PER_TRIAL = 10
+"""Work of one change of the trial state, relative to that of listing one pod."""
+
+
 @dataclass(slots=True)
 class _ReclaimContext:
     leaf: UserNode
@@ -44,7 +48,7 @@ class _ReclaimContext:
 
 class Reclaimer:
     """Searches victims: see `find_victims`. `retry_at` is when a rejected victim may become
-    eligible.
+    eligible. `steps` counts the work of the searches, in units of about 10 µs of CPU time.
 
     `on_cooldown` contains the reclaims on cooldown, each with the protected tenant and the end of
     the cooldown. The caller empties it before a new workload.
@@ -54,6 +58,7 @@ class Reclaimer:
         self, registry: PodRegistry, placement: Allocations, cooldowns: ReclaimCooldowns
     ) -> None:
         self.retry_at: Millis | None = None
+        self.steps = 0
         self.on_cooldown: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
         self._cooldowns = cooldowns
         self._terminating: dict[Uid, tuple[PodRecord, Millis]] = {}
@@ -405,7 +410,9 @@ class Reclaimer:
     ) -> list[Victim]:
         """Return the released workloads of a user that could be evicted for a case, in order."""
         found: dict[object, Victim] = {}
-        for tracked in self._registry.charged_by_user.get(leaf, {}).values():
+        charged = self._registry.charged_by_user.get(leaf, {})
+        self.steps += len(charged)
+        for tracked in charged.values():
             if (
                 tracked.allocation is None
                 or tracked.allocation.pool != case.pool
@@ -486,6 +493,7 @@ class Reclaimer:
             self._add_pod_usage(tracked, sign)
 
     def _add_pod_usage(self, tracked: PodRecord, sign: int) -> None:
+        self.steps += STEPS_PER_TRIAL
         allocation, leaf = tracked.allocation, tracked.leaf
         assert allocation is not None
         assert leaf is not None

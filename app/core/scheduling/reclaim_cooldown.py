@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from app.core.model import Millis, PoolName, TenantName
+from app.core.effects import Effect, EmitEvent, EventReason, PodRef, ReclaimOnCooldown
+from app.core.model import Millis, PoolName, TenantName, Uid
 
 COOLDOWN_MS = 3_600_000
 """Duration of a cooldown."""
@@ -68,6 +69,44 @@ class ReclaimCooldowns:
                 taking, noted = read
                 until = min(noted, now + COOLDOWN_MS)
                 self._until[taking] = Millis(max(until, self._until.get(taking, 0)))
+
+
+class CooldownReports:
+    """Reports, once, that a cooldown protects a tenant from the reclaim for a waiting pod."""
+
+    def __init__(self) -> None:
+        self._reported: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
+
+    def end_term(self) -> None:
+        """End a leader term."""
+        self._reported.clear()
+
+    def report(
+        self,
+        waiting: PodRef,
+        winner: TenantName,
+        on_cooldown: Mapping[tuple[Uid, PoolName, TenantName], Millis],
+        now: Millis,
+    ) -> list[Effect]:
+        """Report the new ones among the protected tenants. `winner`: the tenant of the pod."""
+        effects: list[Effect] = []
+        self._reported = {key: until for key, until in self._reported.items() if until > now}
+        for key, until in on_cooldown.items():
+            _, pool, rival = key
+            if key not in self._reported:
+                self._reported[key] = until
+                effects.append(ReclaimOnCooldown(waiting, winner, rival, pool, until))
+                minutes = -(-(until - now) // 60_000)
+                effects.append(
+                    EmitEvent(
+                        waiting,
+                        EventReason.WAITING,
+                        f"no work of tenant {rival} is evicted for it in pool {pool} for "
+                        f"{minutes} min, because work of tenant {winner} was evicted there "
+                        "for that tenant within the last hour",
+                    )
+                )
+        return effects
 
 
 def _parse_marker(key: str, text: str) -> tuple[ReclaimRecord, int] | None:
