@@ -89,3 +89,15 @@ class Selection(NamedTuple):
     equivalence_class: EquivalenceClass
     pool: PoolName
     assignment: Assignment
+
+
+class BlockedHead(NamedTuple):
+    """The user of a head that does not fit now.
+
+    `is_next`: the head is next for one of its pools. `is_guaranteed`: it is within a guarantee, and
+    borrowed pods may be sought for it.
+    """
+
+    leaf: UserNode
+    is_next: bool
+    is_guaranteed: bool

@@ -5,7 +5,7 @@ It turns selections into intents and effects. The rules are in `selection` and `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from app.core.effects import (
     Effect,
@@ -14,7 +14,7 @@ from app.core.effects import (
     Release,
 )
 from app.core.engine_options import EngineOptions
-from app.core.fairshare.decision import Decision, DecisionLevel, Selection
+from app.core.fairshare.decision import BlockedHead, Decision, DecisionLevel, Selection
 from app.core.fairshare.drift import Drift
 from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.lifecycle.node_refusals import NodeRefusals
@@ -131,11 +131,10 @@ class SchedulingCycle:
             if choice is None:
                 heads = self.selector.find_blocked_heads()
                 if self._update_exclusions(
-                    [leaf.head[0].uid for leaf in heads if leaf.head is not None]
+                    [leaf.head[0].uid for leaf, *_ in heads if leaf.head is not None]
                 ):
                     continue
-                for waiting in heads:
-                    effects += self._reclaim(waiting)
+                effects += self._reclaim_for_heads(heads)
                 backfill = self._registry.usage.policy.backfill
                 choice = (
                     self.selector.select_backfill()
@@ -389,22 +388,39 @@ class SchedulingCycle:
             self._registry.settle()
         return any(learned)
 
-    def _reclaim(self, leaf: UserNode) -> list[Effect]:
+    def _reclaim_for_heads(self, heads: Iterable[BlockedHead]) -> list[Effect]:
+        """Start reclaims for blocked heads.
+
+        A tenant's second head within its guarantee is tried only if no eviction can help the first.
+        """
+        effects: list[Effect] = []
+        waiting: set[TenantNode | None] = set()
+        for leaf, is_next, is_guaranteed in heads:
+            if is_next or leaf.parent not in waiting:
+                found, waits = self._reclaim(leaf)
+                effects += found
+                if waits and is_guaranteed:
+                    waiting.add(leaf.parent)
+        return effects
+
+    def _reclaim(self, leaf: UserNode) -> tuple[list[Effect], bool]:
+        """Start a reclaim for a head. Return the effects, and whether one is or may be pending."""
         usage, reclaimer, failed = self._registry.usage, self._reclaimer, self._failed_searches
         policy = usage.policy
         if not self._evicts or policy.mode is Mode.OBSERVE:
-            return []
+            return [], True
         if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
-            return []
+            return [], True
         assert leaf.head is not None
         queue_key, shape, _ = leaf.head
         self._on_evaluate(queue_key.uid)
         workload = self._registry.find_workload(queue_key.uid)
         if workload is None or self.reservations.has_exclusive_reservation(queue_key.uid):
-            return []
+            return [], True
         if any(t.release_refusals for t in workload.pods_to_release):
-            return []  # its release was refused before: an eviction for it may be useless
+            return [], False  # its release was refused before: an eviction for it may be useless
         reclaimer.on_cooldown.clear()
+        waits = False
         for pool in shape.pools:
             is_open = usage.tree.is_open(leaf, shape, pool)
             if not is_open or (
@@ -412,20 +428,25 @@ class SchedulingCycle:
             ):
                 continue  # no pod is evicted for a workload that the scheduler would not bind
             key = SearchKey(leaf, queue_key.precedence, shape, pool)
-            if pool in self.reservations.exclusive or failed.is_paused(key):
+            if failed.is_paused(key):
+                continue
+            if pool in self.reservations.exclusive:
+                waits = True
                 continue
             if reclaimer.steps >= MAX_STEPS_PER_CYCLE:
                 self._next_cycle_at = Millis(usage.now + 1)
-                break
+                return [], True
             before = reclaimer.steps
             plan = reclaimer.find_victims(leaf, queue_key, shape, pool)
             usage.tree.update_order()
             if plan is not None:
                 self.release_window.record_reclaim(pool)
-                return self._evict(leaf, pool, plan)
+                return self._evict(leaf, pool, plan), True
             failed.record(key, reclaimer.steps - before, usage.now)
-        waiting, on_cooldown = workload.pods_to_release[0].ref, self._reclaimer.on_cooldown
-        return self._cooldown_reports.report(waiting, leaf.tenant, on_cooldown, usage.now)
+        reports = self._cooldown_reports.report(
+            workload.pods_to_release[0].ref, leaf.tenant, reclaimer.on_cooldown, usage.now
+        )
+        return reports, waits
 
     def _evict(self, leaf: UserNode, pool: PoolName, plan: ReclaimPlan) -> list[Effect]:
         assert leaf.head is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from app.core.fairshare.decision import Selection
+from app.core.fairshare.decision import BlockedHead, Selection
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.sort_key import GUARANTEED, SiblingKey
 from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
@@ -24,9 +24,11 @@ from app.core.scheduling.reservation import Reservation, Reservations, timer_key
 DISTRUST_MS = 3_600_000
 """Time for which declared run times of a user are ignored after a pod exceeded its own."""
 
-
 MAX_DISTRUSTED_USERS = 1000
 """Number of such users from which expired entries are dropped."""
+
+MAX_GUARANTEED_CLASSES = 8
+"""Number of equivalence classes of a tenant's heads for which borrowed pods may be sought."""
 
 
 class WorkloadSelector:
@@ -106,22 +108,23 @@ class WorkloadSelector:
             for branch in path_to_root(choice.leaf)
         )
 
-    def find_blocked_heads(self) -> list[UserNode]:
-        """Start the reservation timer of every head that is next but does not fit. Return the
-        users.
+    def find_blocked_heads(self) -> list[BlockedHead]:
+        """Start the reservation timer of every head that is next but does not fit. Return these.
 
         The next head of a pool is the first in order that the pool could ever hold. Heads within a
-        guarantee, one per tenant, are returned too, without a timer.
+        guarantee, one per tenant and class, are returned too, without a timer. They end with the
+        first one of the tenant that fits.
         """
-        found: list[UserNode] = []
+        found: list[BlockedHead] = []
         unclaimed = {pool for shape in self._tree.root.waiting_by_class for pool in shape.pools}
         self._collect_blocked_heads(self._tree.root, unclaimed, found)
         return found
 
     def _collect_blocked_heads(
-        self, branch: TenantNode, unclaimed: set[PoolName], found: list[UserNode]
+        self, branch: TenantNode, unclaimed: set[PoolName], found: list[BlockedHead]
     ) -> None:
-        owed = False
+        sought: set[EquivalenceClass] = set()
+        fits = False
         for child in self._tree.ordered_children(branch):
             if child.key is None or child.key.is_blocked:
                 return
@@ -135,15 +138,19 @@ class WorkloadSelector:
                 self._on_evaluate(queue_key.uid)
                 holders = [p for p in shape.pools if self._could_ever_fit(child, shape, p)]
                 first = not unclaimed.isdisjoint(holders)
-                guaranteed = not owed and self._is_guaranteed(child, shape, holders)
+                more = not fits and shape not in sought and len(sought) < MAX_GUARANTEED_CLASSES
+                guaranteed = more and self._is_guaranteed(child, shape, holders)
                 if not (first or guaranteed):
                     continue
                 unclaimed.difference_update(holders)
-                owed = owed or guaranteed
+                if guaranteed:
+                    sought.add(shape)
                 if self._select_workload(child, queue_key, shape) is None:
-                    found.append(child)
+                    found.append(BlockedHead(child, first, guaranteed))
                     if first:
                         self._start_timer(queue_key.uid)
+                else:
+                    fits = fits or guaranteed
 
     def _start_timer(self, uid: Uid) -> None:
         workload = self._registry.find_workload(uid)
