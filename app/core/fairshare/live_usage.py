@@ -179,21 +179,28 @@ class LiveUsage:
     def end_usage(
         self, leaf: UserNode, allocation: Allocation, *, charged_until: Millis | None = None
     ) -> None:
-        """End the usage of a pod. It may count for the score until a later time."""
+        """End the usage of a pod. It counts for the score until `charged_until`, a later time."""
         self._placement.remove_allocation(allocation)
         self._add_usage(leaf, allocation.pool, allocation.demand, -1)
         self.totals.add_usage(self.now, (*leaf.account, allocation.pool), allocation.demand, -1)
-        if charged_until is not None and charged_until > self.now:
-            self._last_remainder_number += 1
-            lingering = MinChargeRemainder(
-                charged_until,
-                self._last_remainder_number,
-                *leaf.account,
-                allocation.pool,
-                allocation.demand,
-            )
-            heapq.heappush(self._remainders, lingering)
+        if charged_until is not None:
+            account = (*leaf.account, allocation.pool)
+            lingering = self.add_remainder(*account, allocation.demand, charged_until)
             self._count_remainder(lingering, 1, self.now)
+
+    def add_remainder(
+        self, tenant: TenantName, user: UserName, pool: PoolName, demand: Amounts, until: Millis
+    ) -> MinChargeRemainder:
+        """Record that ended usage counts for the score until a later time.
+
+        It is not counted before `reapply_lingering`: the usage itself may still be counted.
+        """
+        self._last_remainder_number += 1
+        lingering = MinChargeRemainder(
+            until, self._last_remainder_number, tenant, user, pool, demand
+        )
+        heapq.heappush(self._remainders, lingering)
+        return lingering
 
     def get_or_add_user(self, name: TenantName, user: UserName) -> UserNode:
         """Return the leaf of a user. It is created on first use."""

@@ -262,7 +262,7 @@ class PodRegistry:
         until = None
         if least and tracked.released_at is not None and not tracked.eviction_reason:
             until = Millis(tracked.released_at + least)
-        self._unaccount(tracked, until)
+        self._unaccount(tracked, until if until is not None and until > self.usage.now else None)
         self.gangs.remove_member(tracked)
         self._claim_charges.forget_pod(tracked.pod.uid)
         self.budgets.forget_pod(tracked.pod)
@@ -464,8 +464,15 @@ class PodRegistry:
     def _unaccount(self, tracked: PodRecord, charged_until: Millis | None = None) -> None:
         leaf, tracked.leaf = tracked.leaf, None
         self.held_unmanaged.pop(tracked.pod.uid, None)
-        if self._needs_recount or leaf is None:
-            return  # a recount is due, or the pod is not accounted
+        if self._needs_recount:  # until then the usage of the pod is still counted
+            allocation = tracked.allocation
+            if allocation is not None and charged_until is not None:
+                name = self._tenancy.tenant_of(tracked.pod.namespace)
+                whose = (name, tracked.pod.user, allocation.pool)
+                self.usage.add_remainder(*whose, allocation.demand, charged_until)
+            return
+        if leaf is None:
+            return  # the pod is not accounted
         if tracked.state is not PodState.USING:
             self._count_pending(tracked, leaf, -1)
         self._unpin(tracked.pod)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from app.core import events as ev
 from app.core.effects import Effect, Intend, Release
 from app.core.engine import Engine
@@ -110,6 +112,23 @@ def test_a_total_has_the_rest_of_the_least_charge_and_a_record_has_not() -> None
     hear(engine, ev.Pass(Millis(70_000)))
 
     assert (recorded(effects), total(engine, 70_000)) == ([10_000], 60_000)
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_the_least_charge_applies_to_a_pod_that_ends_together_with_a_change_of_a_tenant(
+    is_observed: bool,
+) -> None:
+    engine = leader(min_charge=60_000)
+    running = start(engine)
+
+    at = Millis(11_000)
+    engine.handle(ev.TenantObserved(at, Tenant(TenantName("other"), at, namespaces=("b",))))
+    if is_observed:
+        engine.handle(ev.PodObserved(at, replace(running, terminating=True)))
+    hear(engine, ev.PodGone(at, POD.uid))
+    hear(engine, ev.Pass(Millis(70_000)))
+
+    assert total(engine, 70_000) == 60_000
 
 
 def test_a_total_has_the_time_of_a_failed_release_and_no_record_has_it() -> None:
