@@ -246,7 +246,10 @@ class Allocations:
             add_to(self._unassigned[allocation.pool], allocation.demand, -1)
             self._unassigned_allocations.get(allocation.pool, {}).pop(allocation, None)
             return
-        del self.allocations_by_node[allocation.node][allocation]
+        stays = self.allocations_by_node[allocation.node]
+        del stays[allocation]
+        if not stays:
+            del self.allocations_by_node[allocation.node]
         if allocation.distance_rules:
             self.pod_peers.count_released_pod(
                 allocation.distance_rules, allocation.node, -1, bound=allocation.bound

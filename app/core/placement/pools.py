@@ -175,7 +175,10 @@ class Pools:
         """Remove an unmanaged pod. An unknown uid is ignored."""
         known = self._unmanaged.pop(uid, None)
         if known is not None and known.node is not None:
-            del self._unmanaged_by_node[known.node][uid]
+            pods = self._unmanaged_by_node[known.node]
+            del pods[uid]
+            if not pods:
+                del self._unmanaged_by_node[known.node]
             self._update_node_capacity(known.node)
 
     def nodes_and_unmanaged_pods(self) -> tuple[tuple[Node, ...], tuple[UnmanagedPod, ...]]:
@@ -289,7 +292,10 @@ class Pools:
 
     def count_bound_pod(self, node: NodeName, demand: Amounts, sign: int) -> None:
         """Count a released pod that runs on a node. `sign` -1 subtracts."""
-        add_to(self._bound_usage.setdefault(node, {}), demand, sign)
+        usage = self._bound_usage.setdefault(node, {})
+        add_to(usage, demand, sign)
+        if not any(usage.values()):
+            del self._bound_usage[node]
         if node in self._nodes and not self._nodes[node].ready:
             self._update_node_capacity(node)
 
