@@ -36,11 +36,8 @@ from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import fits
 from app.core.release_patch import release_labels
-from app.core.scheduling.failed_searches import (
-    MAX_STEPS_PER_CYCLE,
-    FailedSearches,
-    SearchKey,
-)
+from app.core.scheduling.failed_searches import MAX_STEPS_PER_CYCLE, FailedSearches, SearchKey
+from app.core.scheduling.least_borrowers import LeastBorrowers
 from app.core.scheduling.pending_evictions import PendingEvictions
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, CooldownReports, ReclaimCooldowns
@@ -77,6 +74,7 @@ class SchedulingCycle:
         self.selector = WorkloadSelector(
             registry, placement, self.reservations, options.on_evaluate
         )
+        self._least_borrowers = LeastBorrowers(registry, self.reservations)
         self._on_evaluate = options.on_evaluate
         self.in_flight: set[Uid] = set()
         self.cooldowns = ReclaimCooldowns()
@@ -159,9 +157,7 @@ class SchedulingCycle:
         self.evictions.add(effects)
         self.evictions.cancel_unneeded()
         effects += self.evictions.notices.drain_effects()
-        usage = self._registry.usage
-        after = usage.policy.reserve_after
-        self.reservations.promote_overdue(usage.now, after, self.selector.borrows_least)
+        self._least_borrowers.promote_overdue()
         return effects
 
     def due(self) -> Millis | None:

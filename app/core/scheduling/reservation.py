@@ -90,6 +90,7 @@ class Reservations:
 
     def __init__(self, placement: Allocations) -> None:
         self.timers: dict[TimerKey, Millis] = {}
+        self._owed_times: dict[TimerKey, int] = {}
         self.active: dict[PoolName, Reservation] = {}
         self.exclusive: dict[PoolName, Reservation] = {}
         self.overdue: dict[PoolName, Reservation] = {}
@@ -105,6 +106,11 @@ class Reservations:
         """Start the timer of a workload that is next and does not fit. It runs until `drop`."""
         self.timers.setdefault(timer_key_of(workload), now)
 
+    def add_owed_time(self, key: TimerKey, span: int) -> int:
+        """Add to the time in which the user of a workload borrowed least. Return all of it."""
+        total = self._owed_times[key] = self._owed_times.get(key, 0) + span
+        return total
+
     def drop(self, workload: Workload, uid: Uid) -> None:
         """Remove a workload that waited under `uid` and was released."""
         self._drop(timer_key_of(workload), uid)
@@ -115,6 +121,7 @@ class Reservations:
 
     def _drop(self, key: TimerKey, uid: Uid) -> None:
         self.timers.pop(key, None)
+        self._owed_times.pop(key, None)
         self._planned.pop(uid, None)
         for held in (self.active, self.overdue, self._last_active):
             for pool in [p for p, r in held.items() if r.timer_key == key]:
@@ -158,11 +165,14 @@ class Reservations:
 
     def expired_timers(self, now: Millis, after: Millis) -> list[TimerKey]:
         """Return the workloads with expired timers, the oldest first."""
-        expired = list(takewhile(lambda key: now - self.timers[key] >= after, self.timers))
-        for key in expired:
-            if isinstance(key, Gang) and not key.pods:
-                del self.timers[key]
-        return expired
+        return list(takewhile(lambda key: now - self.timers[key] >= after, self.timers))
+
+    def drop_timers_of_gone_gangs(self) -> None:
+        """Drop the timers of gangs without pods."""
+        gone = {k for k in (*self.timers, *self._owed_times) if isinstance(k, Gang) and not k.pods}
+        for key in gone:
+            self.timers.pop(key, None)
+            self._owed_times.pop(key, None)
 
     def reserve(self, workload: Workload, pool: PoolName) -> bool:
         """Reserve capacity in a pool without a reservation; False if it could never fit there.
@@ -239,7 +249,7 @@ class Reservations:
             return
 
     def promote_overdue(
-        self, now: Millis, after: Millis, uses_least: Callable[[Reservation], bool]
+        self, now: Millis, after: Millis, uses_least: Callable[[UserNode], bool]
     ) -> None:
         """Make reservations overdue that were active for too long without result.
 
@@ -257,11 +267,29 @@ class Reservations:
                 reservation.active_since = now
             else:
                 reservation.active_since = last.active_since
-            if now - reservation.active_since >= OVERDUE_FACTOR * after and uses_least(reservation):
+            waited = max(now - reservation.active_since, self._owed_time(reservation))
+            if waited >= OVERDUE_FACTOR * after and uses_least(reservation.leaf):
                 self.overdue[pool] = reservation
             else:
                 self.overdue.pop(pool, None)
         self._last_active.update(self.active)
+
+    def _owed_time(self, reservation: Reservation) -> int:
+        key = reservation.timer_key
+        return 0 if key is None else self._owed_times.get(key, 0)
+
+    def reserve_overdue(self, workload: Workload, pools: Iterable[PoolName]) -> None:
+        """Give a workload an overdue reservation in the first pool where another has none."""
+        key, queue_key = timer_key_of(workload), workload.queue_key
+        assert queue_key is not None
+        if any(r.timer_key == key for r in self.overdue.values()) or (
+            self.has_exclusive_reservation(queue_key.uid)
+        ):
+            return
+        for pool in pools:
+            if pool not in self.overdue and self.reserve(workload, pool):
+                self.overdue[pool] = self.active[pool]
+                return
 
     def refresh_overdue(self) -> None:
         """Drop overdue reservations that are no longer active, and follow those on other nodes."""

@@ -182,17 +182,6 @@ class WorkloadSelector:
         beyond = self._placement.autoscaling_capacity
         return self._tree.is_within_limits(leaf, shape, pool) and beyond.could_hold(shape, pool)
 
-    def borrows_least(self, reservation: Reservation) -> bool:
-        """Return whether no waiting sibling borrows less than the owner, at any level."""
-        tree, pool = self._tree, reservation.pool
-        for branch in path_to_root(reservation.leaf):
-            if branch.parent is not None:
-                own = tree.weighted_share(branch, pool, (), 0)
-                waiting = tree.ordered_children(branch.parent)
-                if any(tree.weighted_share(other, pool, (), 0) < own for other in waiting):
-                    return False
-        return True
-
     def select_reservation_owner(self) -> Selection | None:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
         reservations = self._reservations
@@ -466,9 +455,10 @@ class WorkloadSelector:
             reservations.reset_for_new_tree()
         reservations.drop_unneeded_exclusive(self._update_if_still_needed)
         self._expected_starts.clear()
-        overdue = {r.timer_key: pool for pool, r in reservations.overdue.items()}
+        overdue = {r.timer_key: p for p, r in reservations.overdue.items() if r.timer_key}
         waiting = []
-        for key in reservations.expired_timers(usage.now, usage.policy.reserve_after):
+        expired = reservations.expired_timers(usage.now, usage.policy.reserve_after)
+        for key in dict.fromkeys([*overdue, *expired]):
             workload = key if isinstance(key, Gang) else self._registry.pods.get(key)
             if workload is not None and workload.equivalence_class is not None:
                 assert workload.leaf is not None

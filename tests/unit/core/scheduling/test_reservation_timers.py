@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.model import Millis, Tenant, TenantName, Uid, UnmanagedPod
+from app.core.model import Millis, PoolName, Quota, Tenant, TenantName, Uid, UnmanagedPod
 from app.core.policy import Policy, Reclaim
 from app.core.quantities import PODS
 from app.core.scheduling.reservation import OVERDUE_FACTOR
 from app.sim.cluster.virtual_cluster import held_pod
-from tests.support.gang_driver import NODE, Lead
+from tests.support.gang_driver import GPU, NODE, Lead
 
 SECOND = 1000
 PATIENCE = Policy(reserve_after=Millis(SECOND), reclaim=Reclaim.OFF)
@@ -94,3 +94,52 @@ def test_new_gang_of_the_same_name_starts_its_own_timer() -> None:
     lead.wait(SECOND)
     lead.gone("small/s0")
     assert "s8" in lead.released
+
+
+def end_small_pods(lead: Lead, rounds: int) -> None:
+    """End the oldest running small pod each round. Its tenant creates another."""
+    for _ in range(rounds):
+        lead.wait(SECOND)
+        oldest = next(uid for uid, pod in lead.pods.items() if "team" in uid and not pod.gates)
+        team = lead.pods[oldest].namespace
+        lead.gone(oldest)
+        lead.see(held_pod(f"s{lead.at}", team, since=lead.at))
+
+
+def ten_tenants(lead: Lead) -> None:
+    """Eight tenants have a small pod that runs, and all ten have more that wait."""
+    for number in range(20):
+        lead.see(held_pod(f"s{number}", f"team{number % 10}", since=lead.at))
+
+
+def test_gang_starts_although_small_pods_of_other_tenants_always_come_first() -> None:
+    """Each tenant with a small pod has a lower score, at most 1.5 devices, than the gang's 3."""
+    lead = Lead(8, policy=PATIENCE)
+    ten_tenants(lead)
+    create_gang(lead, *range(6))
+    end_small_pods(lead, OVERDUE_FACTOR)
+    assert "g5" not in lead.released
+    end_small_pods(lead, OVERDUE_FACTOR)
+    assert "g5" in lead.released
+
+
+def test_gang_of_a_user_who_borrows_more_than_others_stays_behind_them() -> None:
+    lead = Lead(8, policy=PATIENCE)
+    lead.see(held_pod("first", "large", since=lead.at))
+    ten_tenants(lead)
+    create_gang(lead, *range(6))
+    end_small_pods(lead, 2 * OVERDUE_FACTOR)
+    assert "g5" not in lead.released
+
+
+def test_guaranteed_work_stays_before_a_gang_beyond_its_guarantee() -> None:
+    lead = Lead(8, policy=PATIENCE)
+    for number in range(10):
+        name, quota = f"team{number}", Quota({GPU: 1})
+        quotas = {PoolName("default"): quota}
+        tenant = Tenant(TenantName(name), Millis(0), namespaces=(name,), quotas=quotas)
+        lead.hear(ev.TenantObserved(lead.at, tenant))
+    ten_tenants(lead)
+    create_gang(lead, *range(6))
+    end_small_pods(lead, 2 * OVERDUE_FACTOR)
+    assert "g5" not in lead.released
