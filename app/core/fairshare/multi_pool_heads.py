@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.model import PoolName
 from app.core.podspec.equivalence_class import EquivalenceClass
 
@@ -12,20 +12,21 @@ PoolNames = tuple[PoolName, ...]
 
 
 class MultiPoolHeads:
-    """Leaves by the equivalence class of their heads. False if there are no multi-pool heads."""
+    """Leaves by the equivalence class of their heads and by tenant."""
 
     def __init__(self, fitting: Callable[[EquivalenceClass], Sequence[PoolName]]) -> None:
         """`fitting` returns the pools in which a class fits now, the best packed first."""
         self._fitting = fitting
-        self._leaves: dict[EquivalenceClass, dict[UserNode, None]] = {}
+        self._leaves: dict[EquivalenceClass, dict[TenantNode, dict[UserNode, None]]] = {}
         self._fitted: dict[EquivalenceClass, PoolNames] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._leaves)
-
-    def __iter__(self) -> Iterator[UserNode]:
-        for users in self._leaves.values():
-            yield from users
+    def by_class_and_tenant(
+        self,
+    ) -> Iterator[tuple[EquivalenceClass, TenantNode, Iterable[UserNode]]]:
+        """Yield the leaves of each class and tenant."""
+        for shape, tenants in self._leaves.items():
+            for tenant, users in tenants.items():
+                yield shape, tenant, users
 
     def fitting_pools(self, shape: EquivalenceClass) -> PoolNames:
         """Return the pools in which a class fitted at the last check."""
@@ -39,7 +40,8 @@ class MultiPoolHeads:
             fitting = tuple(self._fitting(shape))
             if fitting != before:
                 self._fitted[shape] = fitting
-                yield from self._leaves[shape]
+                for users in self._leaves[shape].values():
+                    yield from users
 
     def drop_user(self, leaf: UserNode) -> None:
         """Remove a leaf."""
@@ -51,10 +53,15 @@ class MultiPoolHeads:
         now = leaf.head[1] if leaf.head else None
         if now is before:
             return
-        if before is not None and before in self._leaves:
-            self._leaves[before].pop(leaf, None)
+        tenant = leaf.parent
+        assert tenant is not None
+        users = self._leaves.get(before, {}).get(tenant, {}) if before is not None else {}
+        if before is not None and leaf in users:
+            del users[leaf]
+            if not users:
+                del self._leaves[before][tenant]
             if not self._leaves[before]:
                 del self._leaves[before]
                 self._fitted.pop(before, None)
         if now is not None and len(now.pools) > 1:
-            self._leaves.setdefault(now, {})[leaf] = None
+            self._leaves.setdefault(now, {}).setdefault(tenant, {})[leaf] = None

@@ -72,6 +72,8 @@ class ShareTree:
         self._costs: WeakKeyDictionary[EquivalenceClass, dict[PoolName, Cost]] = WeakKeyDictionary()
         self._dirty: list[dict[TenantNode, None]] = [{}, {}]
         self._multi_pool_heads = MultiPoolHeads(fitting)
+        self._changed_borrowers: set[TenantNode] = set()
+        """Branches with changed usage. It decides the pool of multi-pool heads."""
         self._multi_class_users: dict[UserNode, None] = {}
         """Users with waiting workloads of several classes. Limits may block some of them only."""
         self._changed_limited_tenants: set[TenantNode] = set()
@@ -186,8 +188,7 @@ class ShareTree:
                 self._decay_history(branch)
                 branch.add_usage(pool, cost, sign)
                 self._mark_branch_changed(branch)
-        if self._multi_pool_heads:
-            self._mark_multi_pool_users(leaf)
+        self._changed_borrowers.update(path_to_root(leaf))
 
     def count_ended_work(
         self, leaf: UserNode, pool: PoolName, demand: Amounts, sign: int = 1
@@ -196,8 +197,7 @@ class ShareTree:
         for branch in path_to_root(leaf):
             branch.count_ended_work(pool, self.scale.cost(pool, demand), sign)
             self._mark_branch_changed(branch)
-        if self._multi_pool_heads:
-            self._mark_multi_pool_users(leaf)
+        self._changed_borrowers.update(path_to_root(leaf))
 
     def mark_served(self, leaf: TenantNode, served: Served) -> None:
         """Record the last release of a user and all tenants above it. It never goes back."""
@@ -227,6 +227,7 @@ class ShareTree:
         """Sort every changed branch into its siblings again."""
         for leaf in self._multi_pool_heads.drain_changed_users():
             self._mark_user_changed(leaf)
+        self._mark_multi_pool_users()
         self._mark_limited_users()
         for depth in range(len(self._dirty) - 1, 0, -1):
             level = self._dirty[depth]
@@ -487,12 +488,23 @@ class ShareTree:
             and self._is_permitted_in_any_pool(leaf, head[1])
         )
 
-    def _mark_multi_pool_users(self, leaf: UserNode) -> None:
-        """Sort multi-pool heads again, because borrowing per pool decides their pool."""
-        borrowers = set(path_to_root(leaf))
-        for other in self._multi_pool_heads:
-            if self._has_limits or other.parent in borrowers:
-                self._mark_user_changed(other)
+    def _mark_multi_pool_users(self) -> None:
+        """Mark multi-pool heads as stale whose pool may be another one after changes of usage.
+
+        Without limits and closures, the pool depends on the tenant and the class only.
+        """
+        changed, heads = self._changed_borrowers, self._multi_pool_heads
+        for shape, tenant, users in heads.by_class_and_tenant() if changed else ():
+            if self._has_limits or (self._may_block and tenant in changed):
+                stale = users
+            elif tenant in changed:
+                pool = self.choose_pool(next(iter(users)), shape, heads.fitting_pools(shape))
+                stale = [leaf for leaf in users if leaf.head is None or leaf.head[2] != pool]
+            else:
+                continue
+            for leaf in stale:
+                self._mark_user_changed(leaf)
+        changed.clear()
 
     def _mark_tenants_below(self, branch: TenantNode) -> None:
         for child in branch.children.values():
