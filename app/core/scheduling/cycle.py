@@ -133,10 +133,9 @@ class SchedulingCycle:
                 ):
                     continue
                 effects += self._reclaim_for_heads(heads)
-                backfill = self._registry.usage.policy.backfill
                 choice = (
                     self.selector.select_backfill()
-                    if backfill
+                    if self._registry.usage.policy.backfill
                     else self.selector.select_reservation_owner()
                 )
             if choice is None:
