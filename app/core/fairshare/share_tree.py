@@ -124,6 +124,7 @@ class ShareTree:
         assert leaf.parent is not None
         assert not leaf.queue
         self._dirty[leaf.depth].pop(leaf, None)
+        self._changed_borrowers.discard(leaf)
         if leaf.key is not None:  # its queue became empty after the last `update_order`
             del leaf.parent.waiting_children[leaf.key]
             self._dirty[leaf.parent.depth][leaf.parent] = None

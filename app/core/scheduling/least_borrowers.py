@@ -13,8 +13,10 @@ from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.lifecycle.pod_record import Workload
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, PoolName
+from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.reservation import (
     OVERDUE_FACTOR,
+    Reservation,
     Reservations,
     TimerKey,
     timer_key_of,
@@ -22,6 +24,9 @@ from app.core.scheduling.reservation import (
 
 NO_POOL = PoolName("")
 """Pool of a share to which no workload is added."""
+
+SHORTEST_MS = 1000
+"""The interval of searches if `reserveAfter` is shorter."""
 
 
 class LeastBorrowers:
@@ -37,15 +42,16 @@ class LeastBorrowers:
         """Make reservations overdue that were active, or were owed, for too long.
 
         The workloads to which a reservation is owed are searched once per `reserveAfter`, because a
-        search visits all users with waiting work.
+        search visits all users with waiting work. Time without a leader or a store does not count.
         """
         usage, reservations = self._registry.usage, self._reservations
-        now, after = usage.now, usage.policy.reserve_after
-        reservations.promote_overdue(now, after, self.borrows_least)
-        if self._searched_at is not None and now - self._searched_at < after:
+        now, after = usage.now, max(SHORTEST_MS, usage.policy.reserve_after)
+        reservations.promote_overdue(now, after, self._is_owed)
+        since, self._searched_at = self._searched_at, now
+        if since is not None and now - since < after:
+            self._searched_at = since
             return
-        span = 0 if self._searched_at is None else now - self._searched_at
-        self._searched_at = now
+        span = 0 if since is None else min(now - since, 2 * after)
         reservations.drop_timers_of_gone_gangs()
         unclaimed = {pool for shape in usage.tree.root.waiting_by_class for pool in shape.pools}
         found = set[TimerKey]()
@@ -58,13 +64,25 @@ class LeastBorrowers:
                 reservations.reserve_overdue(workload, pools)
         self._last_found = found
 
+    def _is_owed(self, reservation: Reservation) -> bool:
+        """Return whether a reservation of this age may keep all others off its nodes."""
+        shape, pool = reservation.equivalence_class, reservation.pool
+        return self.borrows_least(reservation.leaf) and self._is_open(reservation.leaf, shape, pool)
+
+    def _is_open(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
+        closed = self._registry.usage.closed_pools
+        return not closed.is_user_closed_out(leaf, shape, pool)
+
     def borrows_least(self, leaf: UserNode) -> bool:
-        """Return whether no waiting sibling borrows less than a user, at any level."""
+        """Return whether no waiting sibling borrows less than a user, at any level.
+
+        Siblings that a limit or closure blocks do not count: they could not use the capacity.
+        """
         tree = self._registry.usage.tree
         for branch in path_to_root(leaf):
             if branch.parent is not None:
                 own = tree.weighted_share(branch, NO_POOL, (), 0)
-                waiting = tree.ordered_children(branch.parent)
+                waiting = self._unblocked_children(branch.parent)
                 if any(tree.weighted_share(other, NO_POOL, (), 0) < own for other in waiting):
                     return False
         return True
@@ -88,6 +106,7 @@ class LeastBorrowers:
                     pool
                     for pool in shape.pools
                     if pool in unclaimed
+                    and self._is_open(child, shape, pool)
                     and self._registry.usage.tree.is_within_limits(child, shape, pool)
                     and self._reservations.could_hold(shape, pool, child.account)
                 ]

@@ -249,14 +249,14 @@ class Reservations:
             return
 
     def promote_overdue(
-        self, now: Millis, after: Millis, uses_least: Callable[[UserNode], bool]
+        self, now: Millis, after: int, is_owed: Callable[[Reservation], bool]
     ) -> None:
         """Make reservations overdue that were active for too long without result.
 
         Workloads before an owner may refill its capacity as fast as it is freed. Then only an
-        overdue reservation lets it start. The owner must use least: others have to wait for it
-        anyway. Call it at the end of a cycle, because reservations change their owners within a
-        cycle.
+        overdue reservation lets it start. `is_owed`: its user must use least, because others have
+        to wait for it, and must not be closed out of the pool. Call it at the end of a cycle,
+        because reservations change their owners within a cycle.
 
         A reservation that is planned again, for example after a change of a node, stays active
         since the same time. This is also true if no other workload had one in the pool meanwhile.
@@ -268,7 +268,7 @@ class Reservations:
             else:
                 reservation.active_since = last.active_since
             waited = max(now - reservation.active_since, self._owed_time(reservation))
-            if waited >= OVERDUE_FACTOR * after and uses_least(reservation.leaf):
+            if waited >= OVERDUE_FACTOR * after and is_owed(reservation):
                 self.overdue[pool] = reservation
             else:
                 self.overdue.pop(pool, None)

@@ -8,9 +8,19 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.model import Millis, PoolName, Quota, Tenant, TenantName, Uid, UnmanagedPod
+from app.core.model import (
+    Millis,
+    PoolName,
+    Quota,
+    Tenant,
+    TenantName,
+    Uid,
+    UnmanagedPod,
+    UserName,
+)
 from app.core.policy import Policy, Reclaim
 from app.core.quantities import PODS
+from app.core.scheduling.release_window import ReleaseWindow
 from app.core.scheduling.reservation import OVERDUE_FACTOR
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.gang_driver import GPU, NODE, Lead
@@ -142,4 +152,56 @@ def test_guaranteed_work_stays_before_a_gang_beyond_its_guarantee() -> None:
     ten_tenants(lead)
     create_gang(lead, *range(6))
     end_small_pods(lead, 2 * OVERDUE_FACTOR)
+    assert "g5" not in lead.released
+
+
+def test_time_without_a_leader_does_not_count() -> None:
+    lead = Lead(8, policy=PATIENCE)
+    ten_tenants(lead)
+    create_gang(lead, *range(6))
+    end_small_pods(lead, 3)
+    lead.hear(ev.LeadershipLost(lead.at))
+    lead.at = Millis(lead.at + 2 * OVERDUE_FACTOR * SECOND)
+    lead.hear(ev.LeadershipGained(lead.at, 9), ev.StoreReady(lead.at))
+    end_small_pods(lead, 12)
+    assert "g5" not in lead.released
+
+
+def test_sibling_at_its_limit_does_not_keep_a_gang_waiting() -> None:
+    """A tenant at its limit borrows less than the user of the gang, but cannot use more."""
+    lead = Lead(12, policy=PATIENCE)
+    quotas = {PoolName("default"): Quota({}, {GPU: 1})}
+    limited = Tenant(TenantName("lim"), Millis(0), namespaces=("lim",), quotas=quotas)
+    lead.hear(ev.TenantObserved(lead.at, limited))
+    lead.see(*(held_pod(f"l{n}", "lim", since=lead.at) for n in range(2)))
+    lead.see(*(held_pod(f"big{n}", "large", since=lead.at) for n in range(2)))
+    lead.see(*(held_pod(f"r{n}", "team0", since=lead.at) for n in range(12)))
+    create_gang(lead, *range(6))
+    for _ in range(2 * OVERDUE_FACTOR):
+        lead.wait(SECOND)
+    end_small_pods(lead, 6)
+    assert "g5" in lead.released
+
+
+def test_overdue_reservation_of_a_closed_out_user_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lead = Lead(8, policy=PATIENCE)
+    ten_tenants(lead)
+    gang = (replace(held_pod(f"g{n}", "large", since=lead.at), gang="g") for n in range(6))
+    lead.see(*(replace(pod, gang_size=6) for pod in gang))
+    end_small_pods(lead, OVERDUE_FACTOR + 3)
+    assert sum(not pod.gates for pod in lead.pods.values()) < 8  # some devices are kept free
+    account = (TenantName("ns.large"), UserName("user"))
+    update = ReleaseWindow.update_closed_pools
+
+    def close_out(window: ReleaseWindow) -> None:
+        """Close the user out, as for too many unbound pods, which would also raise its usage."""
+        update(window)
+        lead.engine._usage.closed_pools.users_closed_for_unowned.add(account)
+        lead.engine._usage.tree.mark_order_stale()
+
+    monkeypatch.setattr(ReleaseWindow, "update_closed_pools", close_out)
+    end_small_pods(lead, 10)
+    assert sum(not pod.gates for pod in lead.pods.values()) >= 8
     assert "g5" not in lead.released
