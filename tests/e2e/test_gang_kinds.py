@@ -260,7 +260,7 @@ def events_of(stage: Stage, namespace: str, prefix: str) -> int:
 
 
 def wait_with_gang(stage: Stage, namespace: str) -> None:
-    """Create a gang of six nodes, and wait until its pods are told that they wait.
+    """Create a gang of six nodes, and wait for the events of its pods that say why they wait.
 
     Events of earlier tests do not count. By then the gang has its reservation.
     """

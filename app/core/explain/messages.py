@@ -185,27 +185,8 @@ def _unqueued_text(tracked: PodRecord, registry: PodRegistry) -> str:
         case Wait.NO_POOL if pod.node_names is not None:
             where = describe_nodes(pod.node_names)
             return f"not queued: it may go to {where} only, and no pool that can serve it has that"
-        case Wait.CLAIM if pod.claims_unsettled:
-            return (
-                "not queued: a resource claim that it shares with many pods changes often, and "
-                "Fairgate counts it again within seconds; change the claim less often"
-            )
-        case Wait.CLAIM if pod.missing_class and not pod.missing_claims:
-            return (
-                f"not queued: device class {pod.missing_class} does not exist; ask a cluster admin "
-                "to create it, or use another class"
-            )
-        case Wait.CLAIM if not pod.missing_claims:
-            return (
-                "not queued: Fairgate reserves its resource claims first, which takes seconds; if "
-                "it takes longer, the API server may refuse changes of a claim whose opaque "
-                "parameters were written with spaces: create the claim again with kubectl"
-            )
         case Wait.CLAIM:
-            return (
-                f"not queued: there is no resource claim for {', '.join(pod.missing_claims)} yet; "
-                "create the claim, or its template, that spec.resourceClaims names"
-            )
+            return f"not queued: {_claim_text(pod)}"
         case Wait.NO_POOL:
             also = ", or no node has the GPU memory that it needs" if pod.gpu_memory else ""
             return f"not queued: no pool has a node that it may go to{also}"
@@ -237,6 +218,30 @@ def _unqueued_text(tracked: PodRecord, registry: PodRegistry) -> str:
                 "first; make the lists in its affinity, tolerations and claims shorter"
             )
     return "queued"
+
+
+def _claim_text(pod: Pod) -> str:
+    """Return why a pod waits for its resource claims."""
+    if pod.claims_unsettled:
+        return (
+            "a resource claim that it shares with many pods changes often, and Fairgate counts it "
+            "again within seconds; change the claim less often"
+        )
+    if pod.missing_claims:
+        return (
+            f"there is no resource claim for {', '.join(pod.missing_claims)} yet; create the "
+            "claim, or its template, that spec.resourceClaims names"
+        )
+    if pod.missing_class:
+        return (
+            f"device class {pod.missing_class} does not exist; ask a cluster admin to create it, "
+            "or use another class"
+        )
+    return (
+        "Fairgate reserves its resource claims first, which takes seconds; if it takes longer, "
+        "the API server may refuse changes of a claim whose opaque parameters were written with "
+        "spaces: create the claim again with kubectl"
+    )
 
 
 def _unqueued_gang_text(gang: Gang, wait: Wait, registry: PodRegistry) -> str:

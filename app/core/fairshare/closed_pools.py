@@ -24,7 +24,7 @@ class ClosedPools:
         self.users_closed_for_unowned: set[UserAccount] = set()
         """Users for whom no pod without a controller is released."""
         self.users_closed_for_silent: set[UserAccount] = set()
-        """Users of whom no pod is released whose scheduler may be silent about it."""
+        """Users who get no further release of pods about which the scheduler may be silent."""
 
     def __bool__(self) -> bool:
         """Return whether any pool or user is closed."""

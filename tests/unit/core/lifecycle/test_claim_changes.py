@@ -17,7 +17,7 @@ from tests.unit.core.lifecycle.test_claim_charges import GPU, Bench, claim, gpus
 
 COUNT = 2 * FEW_PODS
 PAUSE = 2 * REST_MS * COUNT
-"""Of a claim that `COUNT` pods name, if these name no other claim."""
+"""The pause after a change of a claim of `COUNT` pods, which have no other claim."""
 
 
 class ChangingClaims(Bench):
