@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _TAG = "tag:yaml.org,2002:"
 
 _Document = Mapping[str, Any]
@@ -173,6 +175,8 @@ def manifest(document: _Document, namespace: str, *, required: bool) -> Manifest
     if not (meta.get("name") or meta.get("generateName")):
         raise InvalidInput(f"A {kind} of the file has no name; add metadata.name.")
     own = str(meta.get("namespace") or namespace)
+    if not _NAMESPACE.fullmatch(own):
+        raise InvalidInput(f"{own[:80]!r} is not the name of a namespace; write one, as team-a.")
     if required and own != namespace:
         raise InvalidInput(
             f"A {kind} of the file is in namespace {own}, and -n names {namespace}; leave out one."

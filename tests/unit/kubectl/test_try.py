@@ -395,13 +395,21 @@ def test_a_value_without_a_form_in_json_is_refused(value: str) -> None:
         manifests.parse(f"kind: Pod\nvalue: {value}\n")
 
 
-@pytest.mark.parametrize("namespace", ["team-a/pods#", "team-a/pods?x=", "team-a/../../x"])
-def test_a_dry_run_has_its_option_whatever_the_namespace(
+@pytest.mark.parametrize("namespace", ["team-a/pods#", "team-a/pods?x=", "../x", "Team", "-a"])
+def test_a_namespace_that_cannot_exist_is_wrong_input(
     rest: Rest, shell: Shell, namespace: str
 ) -> None:
-    shell.run(POD, words=("-n", namespace))
-    shell.run({**POD, "metadata": {"name": "p", "namespace": namespace}})
+    outcomes = [
+        shell.run(POD, words=("-n", namespace)),
+        shell.run({**POD, "metadata": {"name": "p", "namespace": namespace}}),
+    ]
+    for code, _, err in outcomes:
+        assert code == 2
+        assert f"{namespace!r} is not the name of a namespace" in err
+    assert rest.asked == []
+
+
+def test_a_dry_run_has_its_option_whatever_the_version(rest: Rest, shell: Shell) -> None:
     shell.run({**POD, "apiVersion": "v1?x="})
-    asked = [each for each in rest.asked if not each.path.endswith("/trials")]
-    assert len(asked) == 3
-    assert all(each.query["dryRun"] == "All" for each in asked)
+    (asked,) = rest.asked
+    assert asked.query["dryRun"] == "All"
