@@ -253,7 +253,7 @@ def search(seed: int, *, notices: bool = False) -> Counter[str]:
         drive.submit(work)
         drive.settle()
         if notices and random.random() < 0.6:
-            drive.run(drive.now + random.choice((300, 1000, 4000)))
+            drive.run(drive.now + random.choice((300, 1000, 4000, 60_000)))
         for span in PATIENCE if random.random() < 0.2 else PATIENCE[:1]:
             drive.run(drive.now + span)
         arena.count["cases"] += 1
@@ -364,3 +364,35 @@ def test_repeated_reclaims_take_no_device_twice_within_min_runtime(seed: int) ->
     windows = [sum(begin <= each < begin + least for each in at) for begin in at]
     assert 1 <= max(windows) <= capacity
     assert seed or max(windows) == capacity
+
+
+@pytest.mark.parametrize(("own", "cause"), [(1, "fair"), (3, "withinQueue")])
+def test_check_after_a_notice_finds_what_is_needed_by_then_and_why(own: int, cause: str) -> None:
+    """b1, of b, and a1, of a, get a notice for x, of a. Then c1 ends, and one of them suffices.
+
+    If that is b1, x is no longer within the guarantee of a, so the cause changes.
+    """
+    rules = Policy(
+        reclaim=Reclaim.FAIR,
+        within_queue=WithinQueue.LOWER_PRIORITY,
+        min_runtime=Millis(0),
+        reserve_after=Millis(10**12),
+    )
+    drive = Drive(rules)
+    drive.witness = Arena(drive)
+    drive.site("n", Site(POOL, {GPU: own + 4 + 3 + 2}))
+    for name, guarantee in (("a", own + 4), ("b", 0), ("c", 2)):
+        drive.team(Team(name, guarantee={POOL: {GPU: guarantee}}))
+    for order, (uid, size, notice) in enumerate(
+        (("a1", own, 1000), ("b2", 3, 0), ("b1", 4, 1000), ("c1", 2, 0))
+    ):
+        drive.place(
+            Job(uid, uid[0], "u", 0, {GPU: size}, notice=notice), POOL, "n", order - 9, order + 1
+        )
+    drive.submit(Job("x", "a", "u", 0, {GPU: 5}, 1))
+    drive.settle()
+    assert not [each for each in drive.decisions if isinstance(each, Evicted)]
+    drive.end("c1")
+    drive.run(1000)
+    evicted, *_ = (each for each in drive.decisions if isinstance(each, Evicted))
+    assert (evicted.uid, evicted.cause) == ({"fair": "b1"}.get(cause, "a1"), cause)

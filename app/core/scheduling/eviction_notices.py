@@ -16,6 +16,7 @@ from app.core.effects import (
     EventReason,
     EvictForReclaim,
     GiveReclaimNotice,
+    ReclaimCause,
     WithdrawReclaimNotice,
 )
 from app.core.lifecycle.pod_record import PodRecord
@@ -25,7 +26,7 @@ from app.core.model import Millis, PoolName, Uid
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reservation import Reservation, Reservations
-from app.core.scheduling.victims import Victim
+from app.core.scheduling.victims import ReclaimCheck, Victim
 
 REPEAT_MS = 10_000
 """A notice that is not observed in the pod is given again after this time."""
@@ -242,19 +243,30 @@ class EvictionNotices:
             self._withdraw_reclaim(pool)
         elif found.fits:
             del self._reclaims[pool]
-            self._evict_needed(waiting, reservation, found.needed)
+            self._evict_needed(waiting, reservation, found)
 
     def _evict_needed(
-        self, waiting: _NoticedReclaim, reservation: Reservation, needed: Iterable[Victim]
+        self, waiting: _NoticedReclaim, reservation: Reservation, found: ReclaimCheck
     ) -> None:
-        gone = {t.pod.uid for victim in needed for t in victim.pods}
+        judged = zip(found.needed, found.weighted_shares, strict=True)
+        gone = {t.pod.uid: (v.cause, compared) for v, compared in judged for t in v.pods}
         for tracked in self._remaining_pods(waiting.victims):
             if tracked.pod.uid not in gone:
                 tracked.eviction_reason = ""
                 reservation.victims.discard(tracked.pod.uid)
                 self.withdraw_notice(tracked.pod.uid)
-        orders = [order for order in waiting.orders if order.ref.uid in gone]
-        self._effects += [replace(order, batch_size=len(orders)) for order in orders]
+        for order in waiting.orders:
+            if order.ref.uid in gone:
+                cause, compared = gone[order.ref.uid]
+                self._effects.append(
+                    replace(
+                        order,
+                        cause=cause,
+                        weighted_shares=compared,
+                        batch_size=len(gone),
+                        overrides=order.overrides and cause is ReclaimCause.GUARANTEE,
+                    )
+                )
 
     def _withdraw_reclaim(self, pool: PoolName) -> None:
         """Withdraw a reclaim. Its victims stay."""

@@ -110,8 +110,7 @@ class Reclaimer:
             demands = [demand for demand, count in shape.request_counts for _ in range(count)]
             for node, demand in zip(plan.nodes, demands, strict=True):
                 add_to(rooms.setdefault(node or FUTURE_NODE, {}), demand, 1)
-            compared = tuple(self._compare_shares(case, victim) for victim in case.victims)
-            victims = tuple(self._with_final_cause(case, victim) for victim in case.victims)
+            victims, compared = self._final_victims(case)
             near = [t for t in case.terminating if plan.has_future_nodes or t.node in rooms]
             awaited = frozenset(t.pod.uid for t in near)
             return ReclaimPlan(victims, dict(rooms), compared, awaited)
@@ -139,7 +138,8 @@ class Reclaimer:
             fits, is_permitted = self._fits(case), self._are_victims_permitted(case)
             if fits and is_permitted:
                 self._spare_unneeded(case)
-            return ReclaimCheck(tuple(case.victims), is_permitted, fits)
+            needed, compared = self._final_victims(case)
+            return ReclaimCheck(needed, compared, is_permitted, fits)
         finally:
             for victim in reversed(case.victims):
                 self._add_victim_usage(victim, 1)
@@ -232,9 +232,18 @@ class Reclaimer:
         self._add_victim_usage(victim, -1)
         fair = self._is_fair_between(case, mine, rival)
         self._add_victim_usage(victim, 1)
-        # A guarantee takes from borrowers only, so it never reverses an earlier reclaim for one.
-        return fair and (
-            self._is_within_guarantee(case, mine) or not self._is_on_cooldown(case, victim)
+        return fair and not self._is_spared_now(case, mine, victim)
+
+    def _is_spared_now(self, case: _ReclaimContext, mine: TenantNode, victim: Victim) -> bool:
+        """Return whether a recent reclaim protects a victim from this one.
+
+        A guarantee takes from borrowers only, so it never reverses an earlier reclaim for one.
+        """
+        if self._is_within_guarantee(case, mine):
+            return False
+        now = self._registry.usage.now
+        return self._is_on_cooldown(case, victim) or any(
+            _is_spared(tracked, case.leaf, now) for tracked in victim.pods
         )
 
     def _is_on_cooldown(self, case: _ReclaimContext, victim: Victim) -> bool:
@@ -277,6 +286,13 @@ class Reclaimer:
         left = tree.score(rival, tree.twice_borrowed(rival, case.pool, (), 0))
         return left >= tree.score(mine, tree.twice_borrowed(mine, case.pool, cost, 2))
 
+    def _final_victims(
+        self, case: _ReclaimContext
+    ) -> tuple[tuple[Victim, ...], tuple[BorrowedShares, ...]]:
+        """Return the victims with their final causes, and the comparison of each."""
+        compared = tuple(self._compare_shares(case, victim) for victim in case.victims)
+        return tuple(self._with_final_cause(case, victim) for victim in case.victims), compared
+
     def _with_final_cause(self, case: _ReclaimContext, victim: Victim) -> Victim:
         """Return a victim with its final cause. Other victims may have been spared meanwhile."""
         if victim.cause is ReclaimCause.PRIORITY:
@@ -315,13 +331,16 @@ class Reclaimer:
         return self._registry.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
 
     def _spare_unneeded(self, case: _ReclaimContext) -> None:
-        """Spare victims that turned out to be unneeded, the last taken first."""
-        for victim in reversed(case.victims[:]):
+        """Spare victims that turned out to be unneeded, the last taken first.
+
+        The others keep their order, in which they are checked again after a notice.
+        """
+        for index, victim in reversed(list(enumerate(case.victims))):
             if victim.is_extra_pod and self._loses_minimum(case, victim):
                 continue
             self._untake(case, victim)
             if not (self._fits(case) and self._are_victims_permitted(case, victim)):
-                self._take(case, victim)
+                self._take(case, victim, index)
 
     def _loses_minimum(self, case: _ReclaimContext, victim: Victim) -> bool:
         """Return whether the minimum is taken from the gang of a further pod."""
@@ -343,7 +362,7 @@ class Reclaimer:
             self._add_victim_usage(victim, 1)
             lawful = self._is_allowed(case, mine, rival, victim)
             self._add_victim_usage(victim, -1)
-            if not (fair and lawful):
+            if not (fair and lawful) or self._is_spared_now(case, mine, victim):
                 return False
         return True
 
@@ -479,9 +498,10 @@ class Reclaimer:
                 return False
         return True
 
-    def _take(self, case: _ReclaimContext, victim: Victim) -> None:
+    def _take(self, case: _ReclaimContext, victim: Victim, index: int | None = None) -> None:
+        """Take a victim. `index` is its place among the victims; by default it becomes the last."""
         self._add_victim_usage(victim, -1)
-        case.victims.append(victim)
+        case.victims.insert(len(case.victims) if index is None else index, victim)
 
     def _untake(self, case: _ReclaimContext, victim: Victim) -> None:
         case.victims.remove(victim)

@@ -74,9 +74,11 @@ class ReclaimPlan:
 class ReclaimCheck:
     """The check of a reclaim after its notice: the victims that are still needed.
 
-    `is_permitted`: the rules still allow them. `fits`: the workload would start after it.
+    Their causes and `weighted_shares` are those of the present state. `is_permitted`: the rules
+    still allow them. `fits`: the workload would start after it.
     """
 
     needed: tuple[Victim, ...]
+    weighted_shares: tuple[BorrowedShares, ...]
     is_permitted: bool
     fits: bool
