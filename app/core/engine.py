@@ -464,6 +464,7 @@ class Engine:
                     known.pod, gates=(), release_annotation=intent.stamp, pool=intent.pool
                 )
                 self._registry.update_pod(known, pod, PodState.USING)
+                self._cycle.reservations.record_released(known)
                 waited = max(0, at - known.pod.created_at) // 1000
                 awaits = self._usage.awaited_pool(known.allocation) is not None
                 text = release_text(intent.pool, waited, awaits)

@@ -29,6 +29,8 @@ class Lead:
         self.told: list[EmitEvent] = []
         self.released: list[str] = []
         self.runs = True
+        self.refused = set[str]()
+        """Pods whose next release is refused."""
         self.hear(ev.PolicyObserved(self.at, policy or Policy()))
         self.room(gpus)
         self.see(*found)
@@ -49,6 +51,10 @@ class Lead:
         orders = [each for each in effects if isinstance(each, Release)]
         self.released += [order.intent.ref.name for order in orders]
         for order in orders:
+            if order.intent.ref.name in self.refused:
+                self.refused.remove(order.intent.ref.name)
+                self.hear(ev.ReleaseAnswered(self.at, order.intent.ref.uid, ReleaseOutcome.HELD))
+                continue
             self.hear(ev.ReleaseAnswered(self.at, order.intent.ref.uid, ReleaseOutcome.RELEASED))
             pod = replace(self.pods[order.intent.ref.uid], gates=(), release_annotation=order.stamp)
             self.see(replace(pod, node=NODE, phase=self._phase()))

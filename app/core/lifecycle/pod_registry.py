@@ -288,6 +288,12 @@ class PodRegistry:
         tracked = self.pods.get(uid)
         return tracked if tracked is not None and tracked.equivalence_class is not None else None
 
+    def are_claims_unsettled(self, uid: Uid) -> bool:
+        """Return whether a pod, or a member of its gang, waits until a claim stops changing."""
+        tracked = self.pods.get(uid)
+        members = (tracked.gang or tracked).members if tracked is not None else ()
+        return any(each.pod.claims_unsettled for each in members)
+
     def partially_released_gangs(self) -> list[Gang]:
         """Return the partially released gangs, in queue order."""
         half = self.gangs.partially_released

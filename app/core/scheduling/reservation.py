@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
-from app.core.lifecycle.pod_record import Gang, Workload
+from app.core.lifecycle.pod_record import Gang, PodRecord, Workload
 from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid
 from app.core.placement.allocations import NO_RESERVATION, Allocations, ReservedCapacity
 from app.core.placement.autoscaling_backoff import AutoscalingAccount
@@ -112,18 +112,32 @@ class Reservations:
         return total
 
     def drop(self, workload: Workload, uid: Uid) -> None:
-        """Remove a workload that waited under `uid` and was released."""
+        """Remove a workload that waited under `uid` and is being released.
+
+        How long it waited for an overdue reservation is kept, because its release may fail.
+        """
         self._drop(timer_key_of(workload), uid)
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a pod that is gone. The timer of its gang runs while the gang has pods."""
         self._drop(uid, uid)
+        self._forget_waiting_time(uid)
+
+    def record_released(self, tracked: PodRecord) -> None:
+        """Forget how long a pod and its gang waited, because its release succeeded."""
+        self._forget_waiting_time(tracked.pod.uid)
+        if tracked.gang is not None:
+            self._forget_waiting_time(tracked.gang)
+
+    def _forget_waiting_time(self, key: TimerKey) -> None:
+        self._owed_times.pop(key, None)
+        for pool in [p for p, r in self._last_active.items() if r.timer_key == key]:
+            del self._last_active[pool]
 
     def _drop(self, key: TimerKey, uid: Uid) -> None:
         self.timers.pop(key, None)
-        self._owed_times.pop(key, None)
         self._planned.pop(uid, None)
-        for held in (self.active, self.overdue, self._last_active):
+        for held in (self.active, self.overdue):
             for pool in [p for p, r in held.items() if r.timer_key == key]:
                 del held[pool]
         for pool in [p for p, r in self.exclusive.items() if r.owner.uid == uid]:

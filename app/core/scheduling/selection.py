@@ -386,7 +386,7 @@ class WorkloadSelector:
         """Return whether the owner of a reservation still waits for it and may use it."""
         workload = self._registry.find_workload(reservation.owner.uid)
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
-            return False
+            return self._registry.are_claims_unsettled(reservation.owner.uid)
         if reservation.completes_gang and not (
             isinstance(workload, Gang) and workload.is_partially_released
         ):

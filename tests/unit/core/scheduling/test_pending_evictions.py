@@ -16,8 +16,11 @@ from app.core.effects import (
     ReclaimOnCooldown,
     Release,
 )
+from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.lifecycle.stale_pods import SURE_MS, StaleReason
+from app.core.lifecycle.update_pauses import FEW_PODS
 from app.core.model import (
+    ClaimRef,
     Millis,
     Phase,
     Pod,
@@ -27,6 +30,7 @@ from app.core.model import (
     TenantName,
     Uid,
 )
+from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import PODS
 from app.core.scheduling.blocked_evictions import EXCLUDED_MS
@@ -55,6 +59,39 @@ def test_what_is_freed_is_kept_until_the_last_of_it_is_gone(town: EvictionCluste
     town.end(pods[8])
     assert town.released() == ["a-two"]
     assert town.evicted() == []
+
+
+def shared_claim(town: EvictionCluster, *devices: int) -> None:
+    """Change a claim of tenant a to these amounts, one after another."""
+    for count in devices:
+        request = (DeviceAsk("gpu.example.com", count),)
+        claim = ResourceClaim("a", "shared", (request,), has_finalizer=True)
+        town.hear(ev.ClaimObserved(town.at, claim))
+
+
+def test_what_is_freed_is_kept_while_a_shared_claim_of_the_owner_changes(
+    town: EvictionCluster,
+) -> None:
+    """All pods of a share a claim, so its changes are followed by pauses."""
+    pods = nine(town)
+    town.lead()
+    town.hear(ev.Installed(town.at, Millis(0)))
+    town.hear(ev.ClassObserved(town.at, DeviceClass("gpu.example.com", GPU)))
+    shared_claim(town, 2)
+    for number in range(2 * FEW_PODS):
+        pod = held_pod(f"a{number}", "a", since=town.now)
+        charges = {"demand": {PODS: 1}, "container_requests": {PODS: 1}}
+        pod = replace(pod, claims=(ClaimRef("shared", "shared"),), **charges)
+        town.hear(ev.PodObserved(town.at, pod))
+    town.wait(SECURE_MS)
+    assert town.evicted() == ["b7", "b8"]
+    shared_claim(town, 3, 2, 3, 2)
+    town.accept(*pods[7:])
+    town.submit("d-one")
+    town.end(*pods[7:])
+    assert town.released() == []
+    town.wait(1000)
+    assert town.released()[0] == "a0"
 
 
 def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenant(

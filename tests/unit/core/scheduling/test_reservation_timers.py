@@ -133,6 +133,18 @@ def test_gang_starts_although_small_pods_of_other_tenants_always_come_first() ->
     assert "g5" in lead.released
 
 
+def test_refused_release_does_not_start_the_time_of_a_gang_again() -> None:
+    lead = Lead(8, policy=PATIENCE)
+    ten_tenants(lead)
+    create_gang(lead, *range(6))
+    lead.refused = {f"g{number}" for number in range(6)}
+    while lead.refused:
+        end_small_pods(lead, 1)
+    end_small_pods(lead, OVERDUE_FACTOR // 2)
+    assert lead.released.count("g5") == 2
+    assert not lead.engine._cycle.reservations._owed_times
+
+
 def test_gang_of_a_user_who_borrows_more_than_others_stays_behind_them() -> None:
     lead = Lead(8, policy=PATIENCE)
     lead.see(held_pod("first", "large", since=lead.at))
