@@ -140,11 +140,15 @@ class Reclaims:
                 return
 
     async def _is_possible(self, orders: list[EvictForReclaim]) -> bool:
-        """Return whether all pods could be evicted now. If not, report the pods that would stay."""
+        """Return whether all pods could be evicted now. If not, report the pods that would stay.
+
+        Without an answer of the API server, no pod is evicted, even if budgets are overridden.
+        """
         try:
             kept = await self._evictor.find_unevictable([order.ref for order in orders])
         except ClusterError as error:
-            kept = {orders[0].ref.uid: str(error)}
+            await self._record_refusal(orders[0], str(error))
+            return False
         allocation = [order for order in orders if order.ref.uid in kept and not order.overrides]
         for order in allocation:
             await self._record_refusal(order, kept[order.ref.uid])

@@ -118,11 +118,14 @@ async def test_who_leads_no_more_evicts_nobody() -> None:
     assert not bench.corrector.asked
 
 
-async def test_an_api_server_that_says_nothing_is_a_refusal() -> None:
+@pytest.mark.parametrize("overrides", [False, True])
+async def test_an_api_server_that_says_nothing_is_a_refusal(overrides: bool) -> None:
     bench = Bench()
     bench.corrector.silent = True
-    bench.order("p", "q")
+    bench.order("p", "q", overrides=overrides)
     assert await bench.answers(1) == refused("p")
+    await until(lambda: not bench.reclaims.is_busy)
+    assert len(bench.corrector.asked) == 1
 
 
 async def test_a_gang_goes_at_once_and_the_next_waits_the_longer() -> None:
