@@ -1,5 +1,5 @@
 # One word a target. `make run` and `make test` set up all they need; the second time is quick.
-.PHONY: lock-plugin run test test-unit test-cluster test-faults test-versions test-node check check-types check-style setup tools browser bench soak clean lock image sbom chart plugin docs help
+.PHONY: lock-plugin run test test-unit test-cluster test-faults test-property test-versions test-node check check-types check-style setup tools browser bench soak clean lock image sbom chart plugin docs help
 .DEFAULT_GOAL := help
 SHELL := bash
 # Tests start hundreds of Python programs, which would compile their modules each time.
@@ -21,11 +21,11 @@ SBOM := dist/fairgate-$(VERSION).cdx.json
 help:
 	@echo "make run     start a local cluster with Fairgate in it and play the demo (about 2 minutes;"
 	@echo "             the first time about 10 more, to build Kubernetes from source)"
-	@echo "make test    run all tests except test-node, also those on a real API server; NIGHTLY=1: with"
-	@echo "             all cases of the property tests"
+	@echo "make test    run all tests except test-node, also those on a real API server"
 	@echo "make test-unit     the tests that need no cluster: tests/unit and tests/simulation"
 	@echo "make test-cluster  contract, integration, end-to-end and browser tests"
 	@echo "make test-faults   the tests that break parts of a running cluster"
+	@echo "make test-property the property tests; NIGHTLY=1: with all their cases (about 15 minutes)"
 	@echo "make test-versions the demo and the tests that depend on Kubernetes, on each version:"
 	@echo "             VERSIONS=\"1.34 1.37\"; writes the table of docs/compatibility.md"
 	@echo "make test-node     the image and the chart on a real node of this machine (Linux, as root);"
@@ -85,6 +85,9 @@ test-cluster: setup browser
 test-faults: setup
 	@$(BIN)/fairgate dev tools || [ -z "$(REQUIRE_CLUSTER)" ]
 	@$(PYTEST) tests/faults
+
+test-property: setup
+	@$(PYTEST) tests/property
 
 VERSIONS ?= 1.34 1.35 1.36 1.37
 

@@ -120,7 +120,7 @@ def test_an_action_has_one_version_in_all_workflows() -> None:
 
 
 def test_the_nightly_tests_run_on_every_version() -> None:
-    matrix = jobs(ROOT / ".github/workflows/versions.yml")["versions"]["strategy"]["matrix"]
+    matrix = jobs(ROOT / ".github/workflows/nightly.yml")["versions"]["strategy"]["matrix"]
     assert matrix["kubernetes"] == [version.minor for version in VERSIONS]
 
 

@@ -15,7 +15,10 @@ from tests.property.engine_driver import GPU, Drive
 from tests.property.reference_engine import Job, Naive, Site, Team
 
 POOL = "default"
-NO_RESERVATION = Policy(reserve_after=Millis(10**12), reclaim=Reclaim.OFF)
+NO_RESERVATION = Policy(
+    reserve_after=Millis(10**12), reclaim=Reclaim.OFF, max_unbound=10**6, max_unowned_unbound=10**6
+)
+"""The reference order knows no reservations, no reclaim and no pauses for the scheduler."""
 
 WEIGHTS = [Fraction(1), Fraction(1), Fraction(2), Fraction(3), Fraction(1, 2), Fraction(7, 5)]
 
