@@ -492,11 +492,15 @@ class ShareTree:
     def _mark_multi_pool_users(self) -> None:
         """Mark multi-pool heads as stale whose pool may be another one after changes of usage.
 
-        Without limits and closures, the pool depends on the tenant and the class only.
+        Without limits and closures, the pool depends on the tenant and the class only. The
+        guarantees of all tenants above a workload that is not preemptible may block it.
         """
         changed, heads = self._changed_borrowers, self._multi_pool_heads
         for shape, tenant, users in heads.by_class_and_tenant() if changed else ():
-            if self._has_limits or (self._may_block and tenant in changed):
+            if self._has_limits or (
+                self._may_block
+                and any(each in changed for each in path_to_root(tenant) if each.parent is not None)
+            ):
                 stale = users
             elif tenant in changed:
                 pool = self.choose_pool(next(iter(users)), shape, heads.fitting_pools(shape))
