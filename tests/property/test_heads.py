@@ -28,6 +28,7 @@ class Forest:
     """A random tree of tenants over three pools, with users, and with some work that may stay."""
 
     random: Random
+    has_limits: bool
     waiting: list[tuple[UserNode, QueueKey, EquivalenceClass]] = field(default_factory=list)
     usage: list[tuple[UserNode, PoolName, Amounts]] = field(default_factory=list)
     fitting: dict[EquivalenceClass, list[PoolName]] = field(default_factory=dict)
@@ -53,7 +54,11 @@ class Forest:
 
     def _quotas(self) -> dict[PoolName, Quota]:
         chosen = [pool for pool in POOLS if self.random.random() < 0.6]
-        return {pool: Quota({GPU: self.random.randint(0, 6)}) for pool in chosen}
+        return {pool: self._quota() for pool in chosen}
+
+    def _quota(self) -> Quota:
+        limit = {GPU: self.random.randint(6, 20)} if self.has_limits else {}
+        return Quota({GPU: self.random.randint(0, 6)}, limit)
 
     def change(self, step: int) -> None:
         """Submit or start a workload, or end one that waits or runs."""
@@ -77,8 +82,8 @@ class Forest:
 
 @pytest.mark.parametrize("seed", range(cases(12, 150)))
 def test_heads_are_the_same_as_after_a_new_computation(seed: int) -> None:
-    """Guarantees of tenants at any level may block work that is not preemptible."""
-    forest = Forest(Random(seed))
+    """Limits at any level may block work, and guarantees work that is not preemptible."""
+    forest = Forest(Random(seed), has_limits=seed % 2 == 1)
     several = 0
     for step in range(STEPS):
         for _ in range(forest.random.randint(1, 3)):

@@ -497,9 +497,8 @@ class ShareTree:
         """
         changed, heads = self._changed_borrowers, self._multi_pool_heads
         for shape, tenant, users in heads.by_class_and_tenant() if changed else ():
-            if self._has_limits or (
-                self._may_block
-                and any(each in changed for each in path_to_root(tenant) if each.parent is not None)
+            if self._may_block and any(
+                each in changed for each in path_to_root(tenant) if each.parent is not None
             ):
                 stale = users
             elif tenant in changed:
