@@ -150,7 +150,7 @@ class StoreWriter:
         )
         self._is_rebuilt = True  # changes from now on are written after these contents
         await self._store.rebuild(epoch, contents)
-        self._count_written_usage(runs)
+        self._count_written_usage(epoch, runs)
         await self._store.restore_audit_markers(epoch, lambda: list(self._engine.audit_markers()))
         if self._epoch == epoch:
             log.info("redis rebuilt", extra={"writes": len(contents), "epoch": epoch})
@@ -185,13 +185,9 @@ class StoreWriter:
             raise
         self.failure = ""
         self._answer_callers(batch, True)
-        self._count_written_usage(
-            sum(
-                isinstance(each, UsageStarted | UsageEnded)
-                for writes, _ in batch
-                for each in writes
-            )
-        )
+        changes = [each for writes, _ in batch for each in writes]
+        runs = sum(isinstance(each, UsageStarted | UsageEnded) for each in changes)
+        self._count_written_usage(epoch, runs)
 
     async def _wait_for_more_writes(self) -> None:
         """Wait for more writes, unless a release waits for one or a batch is complete."""
@@ -200,8 +196,10 @@ class StoreWriter:
                 await self._urgent.wait()
         self._urgent.clear()
 
-    def _count_written_usage(self, runs: int) -> None:
+    def _count_written_usage(self, epoch: int, runs: int) -> None:
         """Count `runs` changes of usage records as written. Retain the newest for a rebuild."""
+        if epoch != self._epoch:
+            return  # they belong to an earlier term
         self._unwritten_usage_count -= runs
         while len(self._usage_changes) > max(self._unwritten_usage_count, RECENT):
             self._usage_changes.popleft()

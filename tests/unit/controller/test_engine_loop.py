@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace as changed
 from typing import Any
 
 import pytest
 
-from app.controller import status_publisher
+from app.controller import status_publisher, store_writer
 from app.controller.engine_loop import TICK_SECONDS
 from app.controller.status_publisher import AMOUNTS_PERIODS
 from app.controller.store_writer import MOST_DUE
 from app.core import events as ev
 from app.core.audit_entry import EntryType
-from app.core.effects import Dequeue, EventReason
+from app.core.effects import Dequeue, EventReason, StoreWrite
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.fairshare.usage_record import UsageStarted
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -34,6 +37,7 @@ from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_evictor import FreePod
 from tests.fakes.fake_store import FakeStore, Memory
 from tests.support.controller_rig import GPU, NODE, Rig, running, until
+from tests.support.usage_record_cases import run
 
 
 @pytest.fixture(autouse=True)
@@ -520,3 +524,29 @@ async def test_the_first_leader_says_since_when_we_are_here() -> None:
         rig.lead.free.set()
         await until(lambda: rig.leader.is_leading)
         assert rig.installation.kept == 60_000
+
+
+async def test_a_late_write_of_an_earlier_term_drops_no_change_of_the_present_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_writer, "RECENT", 0)
+    rig = Rig()
+    write, reached, goes_on = rig.store.write, asyncio.Event(), asyncio.Event()
+
+    async def slow(epoch: int, writes: Sequence[StoreWrite]) -> None:
+        reached.set()
+        await goes_on.wait()
+        await write(epoch, writes)
+
+    monkeypatch.setattr(rig.store, "write", slow)
+    copying = asyncio.create_task(rig.copier.write_changes())
+    rig.copier.start_writing(1)
+    await until(lambda: rig.memory.floor == 1)
+    rig.copier.queue_write(UsageStarted(run("first")))
+    await reached.wait()
+    rig.copier.start_writing(2)
+    rig.copier.queue_write(UsageStarted(run("second")))
+    goes_on.set()
+    await until(lambda: rig.memory.floor == 2)
+    copying.cancel()
+    assert Uid("u-second") in rig.memory.runs.open
