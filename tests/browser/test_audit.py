@@ -68,7 +68,9 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
 
 
-def test_a_reclaim_is_told_in_units(opens: Opens, town: ApiCluster, place: Served) -> None:
+def test_reclaim_entry_shows_amounts_with_units(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
     facts: dict[str, Fact] = {"pod": "p", "borrowed": ("0.122917", "0"), "lostGpuSeconds": 685}
     record(town, EntryType.RECLAIMED, facts)
     record(town, EntryType.RECLAIMED, {"pod": "of-weight-0.1", "borrowed": ("3", "1.25")})
@@ -78,7 +80,7 @@ def test_a_reclaim_is_told_in_units(opens: Opens, town: ApiCluster, place: Serve
     expect(rows.nth(1)).to_contain_text(told)
 
 
-def test_equal_refusals_in_a_row_are_one_line(
+def test_consecutive_equal_refusals_share_one_row(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     for name in ("one", "one", "one", "two"):
@@ -149,7 +151,7 @@ def test_the_audit_view_without_the_right_names_the_right(
     expect(page.get_by_role("alert").filter(has_text="cannot be shown")).to_have_count(0)
 
 
-def test_a_right_on_one_tenant_shows_its_entries_only(
+def test_user_with_a_right_on_one_tenant_sees_only_its_entries(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     town.rights.granted = {("get", "stream"), ("get", "tenants/queue/vision")}

@@ -35,7 +35,7 @@ def place(town: ApiCluster) -> Iterator[Served]:
         yield place
 
 
-def test_without_a_leader_a_banner_says_so_and_the_status_is_not_live(
+def test_banner_and_status_report_a_missing_leader(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = live(opens, place)
@@ -66,7 +66,7 @@ def test_failed_enforcement_and_a_silent_webhook_are_reported(
     expect(page.get_by_role("status").first).to_have_text("Live")
 
 
-def test_redis_and_old_data_are_reported_with_a_link_to_what_to_do(
+def test_unreachable_redis_and_old_data_are_reported_with_a_glossary_link(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = live(opens, place)
@@ -90,7 +90,7 @@ def test_redis_and_old_data_are_reported_with_a_link_to_what_to_do(
     expect(alert).to_be_empty()
 
 
-def test_observe_mode_says_that_no_pod_is_held(opens: Opens, place: Served) -> None:
+def test_banner_and_status_report_observe_mode(opens: Opens, place: Served) -> None:
     place.deliver(ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
     page = opens(place)
     sign_in(page)
@@ -136,7 +136,7 @@ def test_a_connection_that_a_proxy_ends_begins_again_without_a_word(
     assert page.evaluate(ENDS.replace("END", end)) == ["live", "event", "live", "event", "lost"]
 
 
-def test_a_caller_without_the_stream_is_told_that_releases_are_paused(
+def test_user_without_stream_right_sees_that_releases_are_paused(
     opens: Opens, place: Served
 ) -> None:
     town = place.cluster

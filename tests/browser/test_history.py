@@ -46,7 +46,7 @@ def pass_minute(page: Page) -> None:
     page.clock.fast_forward(60_000)
 
 
-def test_a_selection_by_mouse_is_shown_and_kept_in_the_address(opens: Opens, place: Served) -> None:
+def test_mouse_selection_is_shown_and_stored_in_the_address(opens: Opens, place: Served) -> None:
     page = history(opens, place)
     plot = page.locator(".chart .u-over").first
     box = plot.bounding_box()
@@ -90,7 +90,7 @@ def test_a_selection_by_keyboard_is_announced_and_shown(opens: Opens, place: Ser
     assert begin - end == pytest.approx(1.5)  # three steps of half a minute
 
 
-def test_a_selection_by_keyboard_keeps_its_time_with_new_data(opens: Opens, place: Served) -> None:
+def test_keyboard_selection_keeps_its_time_after_new_data(opens: Opens, place: Served) -> None:
     page = history(opens, place)
     chart = page.get_by_role("group", name="Weighted GPUs in use")
     words = page.locator(".values").first
@@ -178,13 +178,13 @@ def test_two_fields_show_and_change_the_time(opens: Opens, place: Served) -> Non
     expect(rows.last).to_contain_text("256")
 
 
-def test_the_history_of_an_unknown_tenant_says_so(opens: Opens, place: Served) -> None:
+def test_history_reports_an_unknown_tenant(opens: Opens, place: Served) -> None:
     page = live(opens, place, "history?tenant=none", now=NOW)
     expect(page.get_by_text("There is no tenant none.")).to_be_visible()
     expect(page.get_by_text("No pod was released")).to_have_count(0)
 
 
-def test_an_address_with_a_wrong_time_says_so(opens: Opens, place: Served) -> None:
+def test_history_reports_an_invalid_time_in_the_address(opens: Opens, place: Served) -> None:
     page = live(opens, place, f"history?from={TO}&to={FROM}", now=NOW, timezone_id="UTC")
     expect(page.get_by_role("alert").get_by_text("The time is not valid")).to_be_visible()
     page.get_by_role("button", name="1 hour").click()

@@ -156,7 +156,7 @@ def test_no_view_is_wider_than_a_phone(opens: Opens, place: Served, view: str) -
 
 
 @pytest.mark.parametrize("width", [1920, 360])
-def test_the_panel_of_a_pod_cuts_nothing(opens: Opens, place: Served, width: int) -> None:
+def test_pod_panel_has_no_horizontal_overflow(opens: Opens, place: Served, width: int) -> None:
     place.deliver(tenant("teaching", quotas={"h100": Quota({GPU: 16})}))
     page = live(opens, place, "pods/language/wait-0", width=width, height=1080)
     panel = page.get_by_role("dialog")

@@ -151,7 +151,7 @@ def test_back_returns_to_the_view_at_its_scroll_position(opens: Opens, place: Se
     settled(page, "Math.abs(scrollY - 300) <= 2")
 
 
-def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
+def test_unknown_tenant_view_or_pod_in_the_address_is_reported(opens: Opens, place: Served) -> None:
     page = live(opens, place, "tenants/none")
     expect(page.get_by_text("There is no such tenant")).to_be_visible()
     go(page, "nothing")
@@ -172,7 +172,7 @@ def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
         ("pods/robotics/none", "may not get pods none"),
     ],
 )
-def test_an_address_of_an_unknown_object_says_so(
+def test_each_view_reports_an_unknown_object_in_the_address(
     opens: Opens, place: Served, view: str, text: str
 ) -> None:
     page = live(opens, place, view)
@@ -254,7 +254,7 @@ def test_the_drawer_shows_the_answer_of_the_api(opens: Opens, place: Served) -> 
     expect(page.locator("[aria-current=true] dt")).to_have_text(told["rule"])
 
 
-def test_the_drawer_shows_what_happened_to_the_pod(opens: Opens, place: Served) -> None:
+def test_drawer_shows_the_events_of_the_pod(opens: Opens, place: Served) -> None:
     events = place.cluster.events
     place.cluster.rights.granted |= {("list", "events/robotics"), ("get", "pods")}
     page = live(opens, place, "pods/robotics/wait-0")
@@ -277,7 +277,7 @@ def test_the_drawer_shows_what_happened_to_the_pod(opens: Opens, place: Served) 
     assert happened.first.locator("time").get_attribute("datetime") == at
 
 
-def test_refused_events_are_read_again_when_the_server_says_so(opens: Opens, place: Served) -> None:
+def test_refused_events_request_is_repeated_after_retry_after(opens: Opens, place: Served) -> None:
     place.cluster.rights.granted |= {("list", "events/robotics"), ("get", "pods")}
     refusals = [{"title": "Too Many Requests", "status": 429, "detail": "Wait for them."}]
 
@@ -349,7 +349,7 @@ def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) ->
     expect(link).to_be_focused()
 
 
-def test_tab_stays_within_the_drawer(opens: Opens, place: Served) -> None:
+def test_tab_key_moves_the_focus_within_the_drawer(opens: Opens, place: Served) -> None:
     page = live(opens, place, f"pods/{POD}")
     dialog = page.get_by_role("dialog")
     copy = dialog.get_by_role("button", name="Copy as command")
@@ -444,7 +444,7 @@ def test_the_list_of_a_search_closes_when_the_focus_leaves(opens: Opens, place: 
     expect(page.get_by_role("option").first).to_be_hidden()
 
 
-def test_search_without_a_result_names_what_was_searched(opens: Opens, place: Served) -> None:
+def test_search_without_a_result_names_the_searched_kinds(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     page.get_by_role("combobox", name="Search").fill("zzz")
     expect(page.get_by_text("No pod, job, user, tenant, namespace or node")).to_be_visible()

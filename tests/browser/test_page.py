@@ -129,7 +129,7 @@ def test_a_caller_without_rights_sees_own_work_and_the_missing_right(
 # --- views ---
 
 
-def test_the_first_row_answers_before_anything_else(opens: Opens, place: Served) -> None:
+def test_first_row_shows_used_free_and_waiting_gpus(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     tiles = page.locator(".tile")
     expect(tiles.nth(0)).to_contain_text("h100")
@@ -203,7 +203,7 @@ def test_a_row_shows_use_fair_share_guarantee_and_limit(opens: Opens, place: Ser
     expect(legend).not_to_contain_text("limit")
 
 
-def test_a_tenant_at_its_limit_in_a_pool_says_so(opens: Opens, place: Served) -> None:
+def test_tenant_row_names_the_pool_where_the_limit_is_reached(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     row = page.locator("#tenant-rows tr", has_text="robotics")
     expect(row).not_to_contain_text("at its limit")
@@ -357,7 +357,9 @@ def test_only_visible_tenants_are_shown(opens: Opens, town: ApiCluster, place: S
     assert "vision" not in page.content()
 
 
-def test_history_comes_from_usage_records(opens: Opens, town: ApiCluster, place: Served) -> None:
+def test_history_chart_and_table_show_usage_records(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
     # The tenant uses all H100s for half an hour: 64 GPUs that count 4 each.
     run = ran("vision", 64, since=60, until=30)
     town.past.runs.ended[run.id] = run
@@ -406,7 +408,7 @@ def test_history_shows_releases_and_waits_by_tenant(
     expect(rows).to_have_count(2)
 
 
-def test_history_sums_small_tenants_and_shows_the_fair_share_of_one(
+def test_history_sums_small_tenants_and_shows_one_tenants_fair_share(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     for number in range(11):
@@ -538,9 +540,7 @@ def test_views_that_the_caller_may_not_see_have_no_tab(
     assert refused == []
 
 
-def test_the_meaning_of_jains_index_says_that_a_low_value_is_no_fault(
-    opens: Opens, place: Served
-) -> None:
+def test_glossary_states_that_a_low_jains_index_is_no_fault(opens: Opens, place: Served) -> None:
     page = live(opens, place, "glossary?term=Jain%27s index")
     expect(page.locator("main [aria-current=true]")).to_contain_text("a low value is no fault")
 

@@ -82,7 +82,7 @@ def weights(town: ApiCluster) -> dict[str, str]:
     return {user["name"]: user["weight"] for user in spec["users"]}
 
 
-def test_a_preview_shows_shares_and_waits_and_changes_nothing(
+def test_preview_shows_shares_and_waits_without_changing_weights(
     opens: Opens, town: ApiCluster, waits: Waits, place: Served
 ) -> None:
     page = weigh(opens, place)
@@ -201,7 +201,7 @@ def test_with_the_right_on_users_only_weights_of_child_tenants_are_read_only(
     expect(page.get_by_role("spinbutton", name="alice@example.com")).to_be_enabled()
 
 
-def test_a_weight_of_a_child_tenant_that_fails_says_which_ones_are_set(
+def test_failed_child_weight_change_names_the_weights_already_set(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     town.rights.granted -= {("update", "tenants")}

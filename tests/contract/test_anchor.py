@@ -34,7 +34,7 @@ async def anchor(request: pytest.FixtureRequest) -> AsyncIterator[FakeAnchor | K
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-async def test_where_nothing_is_kept_the_floor_is_none(anchor: FakeAnchor | KeptAnchor) -> None:
+async def test_empty_anchor_has_floor_zero_and_no_head(anchor: FakeAnchor | KeptAnchor) -> None:
     assert await anchor.read_epoch_floor() == 0
     assert await anchor.read_anchored_head() is None
 
@@ -49,7 +49,7 @@ async def test_an_epoch_is_claimed_once(anchor: FakeAnchor | KeptAnchor) -> None
     assert await anchor.read_epoch_floor() == 8
 
 
-async def test_a_head_comes_back_as_it_was(anchor: FakeAnchor | KeptAnchor) -> None:
+async def test_anchored_head_is_read_back_unchanged(anchor: FakeAnchor | KeptAnchor) -> None:
     await anchor.anchor_head(7, SIGNED)
     assert await anchor.read_anchored_head() == SIGNED
     later = replace(SIGNED, head=Head(9, "cd" * 32), at=Millis(6))
@@ -58,7 +58,9 @@ async def test_a_head_comes_back_as_it_was(anchor: FakeAnchor | KeptAnchor) -> N
     assert await anchor.read_epoch_floor() == 7
 
 
-async def test_a_claim_keeps_the_head(anchor: FakeAnchor | KeptAnchor) -> None:
+async def test_claiming_an_epoch_does_not_change_the_anchored_head(
+    anchor: FakeAnchor | KeptAnchor,
+) -> None:
     await anchor.anchor_head(7, SIGNED)
     await anchor.claim_epoch(8)
     assert await anchor.read_anchored_head() == SIGNED
@@ -81,7 +83,7 @@ async def test_an_old_leader_cannot_anchor(anchor: FakeAnchor | KeptAnchor) -> N
         ("epoch", "x", 7),
     ],
 )
-async def test_what_is_not_legible_counts_as_nothing(
+async def test_invalid_anchor_fields_are_ignored(
     cluster: LocalCluster, key: str, value: str, floor: int
 ) -> None:
     namespace = f"anchor-{uuid.uuid4().hex[:8]}"

@@ -80,13 +80,13 @@ def batch(entries: tuple[Entry, ...], *, epoch: int = 7, after: Head | None = No
     return Batch(epoch, after or Head(), entries, signed)
 
 
-async def test_an_empty_stream_ends_with_nothing(trail: AuditStream) -> None:
+async def test_empty_stream_has_no_head_and_no_entries(trail: AuditStream) -> None:
     ending = await trail.read_tail()
     assert (ending.last_head, ending.highest_number, ending.signed_head) == (Head(), 0, None)
     assert await trail.read_lines(0, 10) == ()
 
 
-async def test_what_is_appended_comes_back_in_order(trail: AuditStream) -> None:
+async def test_appended_entries_are_read_back_in_order(trail: AuditStream) -> None:
     first = chain(3)
     assert await trail.append(batch(first))
     more = chain(2, after=first[-1].head)
@@ -97,13 +97,13 @@ async def test_what_is_appended_comes_back_in_order(trail: AuditStream) -> None:
     assert [number for number, _ in await trail.read_lines(1, 3)] == [2, 3, 4]
 
 
-async def test_a_repeat_changes_nothing(trail: AuditStream) -> None:
+async def test_repeated_append_adds_no_entry(trail: AuditStream) -> None:
     for _ in range(2):
         assert await trail.append(batch(chain(3)))
     assert len(await trail.read_lines(0, 10)) == 3
 
 
-async def test_a_stream_that_ends_elsewhere_is_left_alone(
+async def test_append_is_refused_if_the_stream_has_another_tail(
     world: Fakes | OnRedis, trail: AuditStream
 ) -> None:
     first = chain(3)
@@ -116,7 +116,7 @@ async def test_a_stream_that_ends_elsewhere_is_left_alone(
     assert (await trail.read_tail()).last_head == Head()
 
 
-async def test_a_number_never_comes_again(trail: AuditStream) -> None:
+async def test_append_is_refused_if_its_entry_number_was_used_before(trail: AuditStream) -> None:
     first = chain(3)
     await trail.append(batch(first))
     again = chain(1, after=Head(2, first[-1].hash))
@@ -130,7 +130,9 @@ async def test_an_old_leader_cannot_append(world: Fakes | OnRedis, trail: AuditS
         await trail.append(batch(chain(1, after=first[-1].head), after=first[-1].head))
 
 
-async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: AuditStream) -> None:
+async def test_entries_before_first_kept_number_are_deleted_by_the_append(
+    trail: AuditStream,
+) -> None:
     first = chain(5)
     await trail.append(batch(first))
     more = batch(chain(1, after=first[-1].head), after=first[-1].head)
@@ -138,7 +140,7 @@ async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: AuditStr
     assert [number for number, _ in await trail.read_lines(0, 10)] == [4, 5, 6]
 
 
-async def test_a_stream_set_aside_makes_room_for_any_number(trail: AuditStream) -> None:
+async def test_append_that_moves_the_stream_away_may_restart_numbers(trail: AuditStream) -> None:
     first = chain(3)
     await trail.append(batch(first))
     anew = batch(chain(1), after=first[-1].head)
@@ -154,7 +156,7 @@ async def test_a_lost_head_is_written_again(world: Fakes | OnRedis, trail: Audit
     assert (await trail.read_tail()).signed_head == signed
 
 
-async def test_the_floor_is_above_whoever_sealed(store_url: str) -> None:
+async def test_epoch_floor_is_the_highest_epoch_of_chain_and_store(store_url: str) -> None:
     async with real(store_url) as world:
         store = RedisStore(world.server, world.cluster)
         await RedisTrail(world.server, world.cluster).append(batch(chain(1, epoch=9), epoch=9))
@@ -203,7 +205,9 @@ async def test_forged_entries_with_a_repeated_number_are_returned(
     assert [number async for number, _ in iterate_lines(trail, 0, 3)] == [1, 2, 3, 3, 3]
 
 
-async def test_a_full_server_still_removes_what_is_old(own_redis: RedisProcess) -> None:
+async def test_full_server_accepts_an_append_that_deletes_old_entries(
+    own_redis: RedisProcess,
+) -> None:
     async with real(own_redis.url) as world:
         trail = RedisTrail(world.server, world.cluster)
         entries = chain(1000)

@@ -179,7 +179,7 @@ def world(request: pytest.FixtureRequest) -> World:
     return request.getfixturevalue("real")  # type: ignore[no-any-return]
 
 
-async def test_an_adopted_pod_is_stamped_and_keeps_what_is_its_own(world: World) -> None:
+async def test_adopted_pod_is_stamped_and_keeps_its_labels_and_annotations(world: World) -> None:
     ref = await world.run()
     await world.adopter.adopt(Adopt(ref, LABELS))
     assert await world.state(ref) == (RELEASE_ADOPTED, LABELS | MINE, MINE)
@@ -191,7 +191,7 @@ async def test_a_pod_without_labels_and_annotations_is_adopted(world: World) -> 
     assert await world.state(ref) == (RELEASE_ADOPTED, LABELS, {})
 
 
-async def test_to_adopt_twice_changes_nothing(world: World) -> None:
+async def test_second_adoption_does_not_change_the_pod(world: World) -> None:
     ref = await world.run()
     for _ in range(2):
         await world.adopter.adopt(Adopt(ref, LABELS))
@@ -206,14 +206,14 @@ async def test_another_pod_of_that_name_is_not_adopted(world: World) -> None:
     assert await world.state(ref) == ("", {}, {})
 
 
-async def test_who_is_gone_needs_no_correction(world: World) -> None:
+async def test_adopting_and_evicting_a_deleted_pod_succeed(world: World) -> None:
     ref = await world.run()
     assert await world.evictor.evict(ref)
     await world.adopter.adopt(Adopt(ref, LABELS))
     assert await world.evictor.evict(ref)
 
 
-async def test_an_evicted_pod_goes(world: World) -> None:
+async def test_evicted_pod_is_deleted(world: World) -> None:
     ref = await world.run()
     assert await world.evictor.evict(ref)
     assert await world.state(ref) is None
@@ -226,26 +226,26 @@ async def test_another_pod_of_that_name_is_not_evicted(world: World) -> None:
     assert await world.state(ref) == ("", {}, {})
 
 
-async def test_a_budget_keeps_a_pod(world: World) -> None:
+async def test_eviction_fails_if_a_budget_protects_the_pod(world: World) -> None:
     ref = await world.run(guarded=True)
     assert not await world.evictor.evict(ref)
     assert await world.state(ref) is not None
 
 
-async def test_who_would_be_kept_is_told_and_nobody_goes(world: World) -> None:
+async def test_protected_pods_are_reported_unevictable_without_any_eviction(world: World) -> None:
     free, guarded = await world.run(), await world.run(guarded=True)
     kept = await world.evictor.find_unevictable([free, guarded])
     assert list(kept) == [guarded.uid]
     assert await world.state(free) is not None
 
 
-async def test_one_at_a_time_may_go_but_not_all_together(world: World) -> None:
+async def test_pods_are_unevictable_together_if_their_budget_allows_fewer(world: World) -> None:
     refs = await world.run_together(3, allowed=2)
     assert set(await world.evictor.find_unevictable(refs)) == {ref.uid for ref in refs}
     assert not await world.evictor.find_unevictable(refs[:2])
 
 
-async def test_who_is_gone_is_not_kept(world: World) -> None:
+async def test_deleted_pod_is_not_unevictable(world: World) -> None:
     ref = await world.run()
     await world.replace(ref)
     assert not await world.evictor.find_unevictable([ref])
@@ -284,13 +284,15 @@ def installation(request: pytest.FixtureRequest) -> InstallRecord:
 LATER = Millis(4_000_000_000_000)
 
 
-async def test_the_first_who_asks_decides_since_when_it_is(installation: InstallRecord) -> None:
+async def test_first_call_sets_the_install_time_for_all_later_calls(
+    installation: InstallRecord,
+) -> None:
     assert await installation.ensure_install_time(LATER) == LATER
     assert await installation.ensure_install_time(Millis(LATER + 60_000)) == LATER
     assert await installation.ensure_install_time(Millis(0)) == LATER
 
 
-async def test_another_leader_reads_what_the_first_wrote(client: Client) -> None:
+async def test_another_leader_reads_the_same_install_time(client: Client) -> None:
     await KeptInstallation(client, "default").ensure_install_time(LATER)
     assert await KeptInstallation(client, "default").ensure_install_time(Millis(1)) == LATER
 
@@ -302,7 +304,7 @@ async def test_the_record_is_never_older_than_itself(client: Client) -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"since": "yesterday"}], ids=str)
-async def test_a_record_that_tells_nothing_counts_from_its_creation(
+async def test_invalid_install_record_counts_from_its_creation_time(
     client: Client, data: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     written = await write(client, data)
@@ -310,7 +312,7 @@ async def test_a_record_that_tells_nothing_counts_from_its_creation(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_what_a_budget_keeps_can_be_deleted(world: World) -> None:
+async def test_pod_protected_by_a_budget_can_be_deleted(world: World) -> None:
     ref = await world.run(guarded=True)
     assert not await world.evictor.evict(ref)
     await world.evictor.delete(ref)

@@ -165,7 +165,9 @@ def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Cour
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_the_api_server_says(case: Case, court: Court, cluster_tools: Tools) -> None:
+def test_api_server_gives_the_expected_answer(
+    case: Case, court: Court, cluster_tools: Tools
+) -> None:
     if case.change is extended_claim:
         require_extended_resources(cluster_tools)
     said = court.judge(case)
@@ -177,7 +179,7 @@ def test_the_api_server_says(case: Case, court: Court, cluster_tools: Tools) -> 
         assert ("AdmissionPolicy" in said) == (court.layer == "policies")
 
 
-def test_nobody_binds_but_who_may(court: Court) -> None:
+def test_binding_is_refused_without_the_verb_bind(court: Court) -> None:
     admin, alice = court.people["admin"], court.people[ALICE]
     free = {"spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"rules": "no"}}}
     admin.call("POST", f"/api/v1/namespaces/{HOME}/pods", {"metadata": {"name": "free"}, **free})
@@ -234,7 +236,7 @@ def test_a_tenant_is_governed_from_above(
 
 
 @pytest.mark.parametrize("links", [{"ownerReferences": [GONE]}, {"finalizers": ["example.com/x"]}])
-def test_the_admin_of_a_tenant_neither_has_it_deleted_nor_keeps_it(
+def test_tenant_admin_cannot_change_owner_references_or_finalizers(
     court: Court, links: Object
 ) -> None:
     """The garbage collector deletes an object whose owner does not exist."""
@@ -244,7 +246,7 @@ def test_the_admin_of_a_tenant_neither_has_it_deleted_nor_keeps_it(
     assert court.people["admin"].refused("PATCH", path, {"metadata": links}) is None
 
 
-def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:
+def test_creating_or_deleting_a_tenant_requires_a_right_on_its_parent(court: Court) -> None:
     tenants = "/apis/fairgate.io/v1alpha1/tenants"
     child = {"metadata": {"name": "child"}, "spec": {"parent": "team"}}
     top = {"metadata": {"name": "top"}, "spec": {}}

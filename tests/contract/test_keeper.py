@@ -110,7 +110,7 @@ async def test_a_tenant_that_is_gone_is_no_error(place: Place, name: TenantName)
     await place.keeper.store_checkpoint(name, CHECKPOINT)
 
 
-async def test_those_of_all_others_are_kept_together(place: Place) -> None:
+async def test_other_checkpoints_are_replaced_as_one_set(place: Place) -> None:
     assert await place.keeper.read_other_checkpoints() == {}
     for names in (["ns.a", "ns.b"], ["ns.b", ""]):
         kept = {TenantName(each): CHECKPOINT for each in names}
@@ -118,7 +118,7 @@ async def test_those_of_all_others_are_kept_together(place: Place) -> None:
         assert await place.keeper.read_other_checkpoints() == kept
 
 
-async def test_a_write_that_comes_after_that_of_a_later_leader_is_refused(place: Place) -> None:
+async def test_checkpoint_write_after_a_later_leaders_write_is_refused(place: Place) -> None:
     first = place.keeper
     await first.store_other_checkpoints({TenantName("ns.a"): CHECKPOINT})
     later = await place.another()

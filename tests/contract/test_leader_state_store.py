@@ -33,13 +33,13 @@ def store(stores: World) -> RedisLeaderState | FakeLeaderState:
     return FakeLeaderState(stores.memory)
 
 
-async def test_nothing_is_read_before_a_leader_told_anything(
+async def test_message_is_none_before_the_first_write(
     store: RedisLeaderState | FakeLeaderState,
 ) -> None:
     assert await store.read_message() is None
 
 
-async def test_what_was_told_comes_back_as_it_was(
+async def test_stored_message_is_read_back_unchanged(
     store: RedisLeaderState | FakeLeaderState,
 ) -> None:
     await store.store_message(MESSAGE)
@@ -49,7 +49,7 @@ async def test_what_was_told_comes_back_as_it_was(
     assert await store.read_message() == empty
 
 
-async def test_an_old_leader_cannot_tell(
+async def test_old_leader_cannot_store_a_message(
     stores: World, store: RedisLeaderState | FakeLeaderState
 ) -> None:
     await store.store_message(MESSAGE)
@@ -70,7 +70,7 @@ async def test_an_old_leader_cannot_tell(
         "x" * 5_000_000,
     ],
 )
-async def test_what_no_leader_can_have_told_is_nothing(store_url: str, text: str) -> None:
+async def test_invalid_stored_message_is_read_as_none(store_url: str, text: str) -> None:
     async with real(store_url) as world:
         store = RedisLeaderState(world.server, world.cluster)
         await store.store_message(MESSAGE)

@@ -84,7 +84,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     await client.close()
 
 
-async def test_first_to_come_leads(world: World) -> None:
+async def test_first_candidate_acquires_the_lease(world: World) -> None:
     first = world.candidate("first")
     assert first.seconds_left() <= 0
     assert await first.acquire() == 0
@@ -116,7 +116,7 @@ async def test_giving_up_ends_leadership_at_once(world: World) -> None:
     await asyncio.wait_for(lost, 30)
 
 
-async def test_every_term_has_a_number_of_its_own(world: World) -> None:
+async def test_each_term_has_a_higher_number(world: World) -> None:
     first = world.candidate("first")
     terms = []
     for _ in range(3):

@@ -20,18 +20,18 @@ from tests.support.store_cases import world as world  # the fixture
 AT = Millis(1000)
 
 
-async def test_nothing_is_known_before_notes_were_kept(world: World) -> None:
+async def test_audit_markers_are_none_before_the_first_restore(world: World) -> None:
     assert await world.store().audit_markers() is None
 
 
-async def test_notes_are_kept_where_there_were_none(world: World) -> None:
+async def test_restore_writes_audit_markers_to_an_empty_store(world: World) -> None:
     store = world.store()
     await store.claim_epoch(7)
     await store.restore_audit_markers(7, lambda: [("a", "held"), ("Tenant/x", "{}")])
     assert await store.audit_markers() == {"a": "held", "Tenant/x": "{}"}
 
 
-async def test_notes_that_are_whole_are_left_alone(world: World) -> None:
+async def test_restore_does_not_overwrite_complete_audit_markers(world: World) -> None:
     store = world.store()
     await store.claim_epoch(7)
     await store.restore_audit_markers(7, lambda: [("a", "held")])
@@ -40,27 +40,27 @@ async def test_notes_that_are_whole_are_left_alone(world: World) -> None:
     assert await store.audit_markers() == {"a": "held"}
 
 
-async def test_many_notes_are_kept(world: World) -> None:
+async def test_restore_writes_thousands_of_audit_markers(world: World) -> None:
     many = {f"uid-{number}": "held" for number in range(5000)}
     await world.store().claim_epoch(7)
     await world.store().restore_audit_markers(7, lambda: iter(many.items()))
     assert await world.store().audit_markers() == many
 
 
-async def test_notes_that_are_no_text_hinder_nobody(redis: Reals) -> None:
+async def test_audit_markers_that_are_no_text_are_skipped(redis: Reals) -> None:
     key = f"fairgate:{{{redis.cluster}}}:notes"
     await redis.server.call("HSET", key, "a", "held", b"\xff", "held", "b", b"\xff")
     assert await redis.store().audit_markers() == {"a": "held"}
 
 
-async def test_an_old_leader_remembers_nothing(world: World) -> None:
+async def test_old_leader_cannot_restore_audit_markers(world: World) -> None:
     await world.store().claim_epoch(8)
     with pytest.raises(EpochStale):
         await world.store().restore_audit_markers(7, lambda: [("a", "held")])
     assert await world.store().audit_markers() is None
 
 
-async def test_a_flushed_store_says_that_notes_were_lost(world: World) -> None:
+async def test_audit_markers_are_none_after_a_flush(world: World) -> None:
     await world.store().claim_epoch(7)
     await world.store().restore_audit_markers(7, lambda: [("a", "held")])
     await world.flush()
@@ -88,7 +88,7 @@ def batch(after: Head, *notes: tuple[str, str], epoch: int = 7) -> Batch:
     return Batch(epoch, after, tuple(entries), SignedHead("c", head, epoch, AT))
 
 
-async def test_a_note_is_kept_in_the_step_that_seals_its_entry(redis: Reals) -> None:
+async def test_audit_marker_is_written_together_with_its_entry(redis: Reals) -> None:
     trail, store = RedisTrail(redis.server, redis.cluster), redis.store()
     first = batch(Head(), ("a", "held"), ("b", "held"))
     assert await trail.append(first)
@@ -100,7 +100,7 @@ async def test_a_note_is_kept_in_the_step_that_seals_its_entry(redis: Reals) -> 
     assert await store.audit_markers() == {"a": "released"}
 
 
-async def test_an_old_leader_notes_and_forgets_nothing(redis: Reals) -> None:
+async def test_old_leader_cannot_write_or_remove_audit_markers(redis: Reals) -> None:
     trail = RedisTrail(redis.server, redis.cluster)
     assert await trail.append(batch(Head(), ("a", "held")))
     await redis.store().claim_epoch(8)
@@ -111,14 +111,14 @@ async def test_an_old_leader_notes_and_forgets_nothing(redis: Reals) -> None:
     assert await redis.store().audit_markers() == {"a": "held"}
 
 
-async def test_what_is_forgotten_is_not_noted(redis: Reals) -> None:
+async def test_removed_audit_marker_is_not_read(redis: Reals) -> None:
     trail = RedisTrail(redis.server, redis.cluster)
     await trail.append(batch(Head(), ("a", "held"), ("b", "held")))
     await trail.remove_markers(7, ["a", "never seen"])
     assert await redis.store().audit_markers() == {"b": "held"}
 
 
-async def test_notes_made_after_a_loss_are_not_undone_by_older_ones(redis: Reals) -> None:
+async def test_restore_does_not_overwrite_newer_markers_after_a_flush(redis: Reals) -> None:
     await redis.flush()
     store, trail = redis.store(), RedisTrail(redis.server, redis.cluster)
     await store.claim_epoch(7)
@@ -141,7 +141,7 @@ async def waiting(request: pytest.FixtureRequest) -> AsyncIterator[Reports]:
         yield RedisReports(reals.server, reals.cluster)
 
 
-async def test_reports_come_back_as_they_were(waiting: Reports) -> None:
+async def test_waiting_reports_are_read_back_in_order(waiting: Reports) -> None:
     assert await waiting.add_reports([report("2", why="b"), report("1", why="a")]) == {}
     assert list(await waiting.read_waiting_reports(9)) == [
         report("1", why="a"),
@@ -150,7 +150,7 @@ async def test_reports_come_back_as_they_were(waiting: Reports) -> None:
     assert len(await waiting.read_waiting_reports(1)) == 1
 
 
-async def test_a_report_delivered_twice_is_one(waiting: Reports) -> None:
+async def test_report_added_twice_is_stored_once(waiting: Reports) -> None:
     for _ in range(2):
         await waiting.add_reports([report("1", why="a")])
     assert list(await waiting.read_waiting_reports(9)) == [report("1", why="a")]
@@ -166,7 +166,7 @@ async def test_reports_beyond_the_bound_are_counted(redis: Reals) -> None:
     assert restored in await kept.read_waiting_reports(9)
 
 
-async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> None:
+async def test_waiting_report_is_removed_together_with_its_appended_entry(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster)
     await kept.add_reports([report("1"), report("2")])
     trail = RedisTrail(redis.server, redis.cluster)
@@ -175,7 +175,7 @@ async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> N
     assert await redis.store().audit_markers() == {}
 
 
-async def test_a_report_that_was_told_goes_when_it_is_forgotten(redis: Reals) -> None:
+async def test_waiting_report_is_removed_with_its_marker(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster)
     await kept.add_reports([report("1"), report("2")])
     await RedisTrail(redis.server, redis.cluster).remove_markers(7, ["report/1"])

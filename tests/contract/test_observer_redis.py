@@ -18,7 +18,7 @@ def copied(url: str, cluster: str) -> Copy:
     return found
 
 
-async def test_observer_reads_what_the_store_wrote(store_url: str) -> None:
+async def test_observer_reads_the_keys_of_the_store(store_url: str) -> None:
     async with real(store_url) as world:
         store = world.store()
         await store.rebuild(7, [enqueue("b", "2"), enqueue("a", "1"), enqueue("c", "1", BOB)])

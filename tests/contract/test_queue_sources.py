@@ -143,7 +143,7 @@ async def test_a_gang_while_it_grows_waits_and_shrinks(world: World) -> None:
     assert await one.compare() == [("a", 1, 1), ("r1", 0, 2)]
 
 
-async def test_a_page_continues_behind_a_workload_that_waits_no_more(world: World) -> None:
+async def test_page_continues_after_a_workload_that_left_the_queue(world: World) -> None:
     gates = ("fairgate.io/queue", "example.com/other")
     queued = [pod(name, 2, age) for name, age in (("wall", 99), ("a", 9), ("b", 8), ("c", 7))]
     other = [pod(name, 2, age, gates=gates) for name, age in (("d", 6), ("e", 5), ("f", 4))]

@@ -55,7 +55,7 @@ async def test_flushed_scripts_are_sent_again(store_url: str) -> None:
         assert await compare(store, [charge("a", 4)]) == []
 
 
-async def test_a_lost_answer_is_asked_for_again_and_counts_once(store_url: str) -> None:
+async def test_write_with_a_lost_reply_is_repeated_and_counted_once(store_url: str) -> None:
     proxy = Cable("127.0.0.1", int(store_url.rsplit(":", 1)[1].split("/")[0]))
     async with proxy, real(f"redis://127.0.0.1:{proxy.port}/0") as world:
         store = world.store()
@@ -77,7 +77,7 @@ async def test_two_lost_answers_are_reported(store_url: str) -> None:
         assert proxy.lost == 2
 
 
-async def test_a_repeat_changes_nothing_however_late(store_url: str) -> None:
+async def test_late_repeated_write_changes_nothing(store_url: str) -> None:
     async with real(store_url) as world:
         recorder = Recorder(world.server)
         store = RedisStore(recorder, world.cluster)
@@ -89,7 +89,7 @@ async def test_a_repeat_changes_nothing_however_late(store_url: str) -> None:
         assert await store.read_used_amounts(None) == ()
 
 
-async def test_a_write_of_before_the_rebuild_comes_too_late(store_url: str) -> None:
+async def test_write_from_before_a_rebuild_is_refused(store_url: str) -> None:
     async with real(store_url) as world:
         recorder = Recorder(world.server)
         store = RedisStore(recorder, world.cluster)
@@ -132,7 +132,7 @@ async def test_a_rebuild_cut_short_leaves_the_old_state_and_no_writer(store_url:
         assert await compare(old, [charge("b", 1)]) == []
 
 
-async def test_a_rebuild_that_lost_a_step_is_not_made_valid(store_url: str) -> None:
+async def test_rebuild_with_a_missing_step_does_not_become_valid(store_url: str) -> None:
     async with real(store_url) as world:
         recorder = Recorder(world.server)
         store = RedisStore(recorder, world.cluster)
@@ -147,7 +147,7 @@ async def test_a_rebuild_that_lost_a_step_is_not_made_valid(store_url: str) -> N
         assert await compare(store, [charge("a", 1)]) == []
 
 
-async def test_a_rebuild_that_comes_late_undoes_nothing(store_url: str) -> None:
+async def test_late_commands_of_an_older_rebuild_change_nothing(store_url: str) -> None:
     async with real(store_url) as world:
         recorder = Recorder(world.server)
         store = RedisStore(recorder, world.cluster)
@@ -162,7 +162,7 @@ async def test_a_rebuild_that_comes_late_undoes_nothing(store_url: str) -> None:
         assert await compare(store, [charge("b", 1), charge("c", 1)]) == []
 
 
-async def test_what_was_replaced_or_abandoned_is_deleted(store_url: str) -> None:
+async def test_keys_of_replaced_and_failed_rebuilds_are_deleted(store_url: str) -> None:
     async with real(store_url) as world:
         recorder = Recorder(world.server)
         store = RedisStore(recorder, world.cluster)
@@ -263,7 +263,7 @@ async def test_an_intent_that_no_leader_wrote_counts_as_none(store_url: str) -> 
         assert await store.read_open_intents() == (intend("a", 4),)
 
 
-async def test_keys_of_somebody_else_are_refused(store_url: str) -> None:
+async def test_store_refuses_a_foreign_state_key(store_url: str) -> None:
     async with real(store_url) as world:
         await world.server.call("SET", f"fairgate:{{{world.cluster}}}:state", "mine")
         with pytest.raises(StoreForeign):
@@ -344,7 +344,7 @@ async def test_an_old_snapshot_of_the_same_epoch_is_noticed(
             await store.write(7, [])
 
 
-async def test_a_full_server_applies_nothing(own_redis: RedisProcess) -> None:
+async def test_full_server_applies_no_part_of_a_write(own_redis: RedisProcess) -> None:
     async with real(own_redis.url) as world:
         store = world.store()
         await store.rebuild(7, [charge("a", 4)])
@@ -355,7 +355,7 @@ async def test_a_full_server_applies_nothing(own_redis: RedisProcess) -> None:
         assert await compare(store, [charge("a", 4)]) == []
 
 
-async def test_a_read_only_server_is_told_from_a_silent_one(own_redis: RedisProcess) -> None:
+async def test_write_to_a_read_only_server_is_reported_as_such(own_redis: RedisProcess) -> None:
     async with real(own_redis.url) as world:
         store = world.store()
         await store.rebuild(7, [charge("a", 4)])
@@ -398,7 +398,7 @@ async def test_the_primary_is_found_through_a_sentinel(
         sentinel.kill()
 
 
-async def test_intents_that_nobody_of_ours_wrote_hinder_nobody(store_url: str) -> None:
+async def test_invalid_intents_are_skipped(store_url: str) -> None:
     async with real(store_url) as world:
         store = world.store()
         await store.rebuild(7, [intend("a", 4)])

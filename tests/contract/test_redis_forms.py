@@ -120,7 +120,7 @@ def port_of(url: str) -> int:
     return int(url.rsplit(":", 1)[1].split("/")[0])
 
 
-async def test_tls_with_a_ca_of_ones_own_works(store_url: str, papers: Papers) -> None:
+async def test_store_works_over_tls_with_a_private_ca(store_url: str, papers: Papers) -> None:
     async with Relay(port_of(store_url), papers.serving()).running() as tls:
         url = f"rediss://127.0.0.1:{tls.port}/0?{urlencode({'ssl_ca_certs': papers.ca})}"
         async with real(url) as world:
@@ -232,7 +232,7 @@ async def test_the_rights_that_the_manual_lists_suffice(limited: str) -> None:
 
 
 @pytest.mark.parametrize("right", NEEDED)
-async def test_with_a_right_less_it_says_so(
+async def test_missing_right_of_the_redis_user_is_reported(
     own_redis: RedisProcess, limited: str, right: str
 ) -> None:
     own_redis.run_command("ACL", "SETUSER", "fairgate", "-" + right[1:])
@@ -250,7 +250,7 @@ async def test_keys_of_others_are_out_of_reach(limited: str) -> None:
     await server.close()
 
 
-async def test_without_a_command_that_scripts_use_nothing_becomes_valid(
+async def test_rebuild_without_the_right_to_a_script_command_stays_invalid(
     own_redis: RedisProcess, limited: str
 ) -> None:
     async with real(limited) as world:
@@ -327,7 +327,7 @@ async def lead(store: AnyStore, writes: list[StoreWrite]) -> None:
 
 
 @pytest.mark.parametrize("fault", ["kill", "freeze"])
-async def test_a_failover_costs_a_pause_and_nothing_else(watched: Watched, fault: str) -> None:
+async def test_failover_loses_no_writes(watched: Watched, fault: str) -> None:
     async with asyncio.timeout(90), real(watched.url) as world:
         await watched.replicating()
         store = world.store()
@@ -349,7 +349,7 @@ async def test_a_failover_costs_a_pause_and_nothing_else(watched: Watched, fault
             assert await compare(promoted.store(), truth) == []
 
 
-async def test_a_primary_that_comes_back_as_a_replica_gets_no_more_writes(
+async def test_former_primary_gets_no_writes_after_a_failover(
     watched: Watched,
 ) -> None:
     async with asyncio.timeout(90), real(watched.url) as world:

@@ -257,7 +257,7 @@ async def test_another_pod_of_that_name_is_not_touched(world: World) -> None:
     assert await world.state(order) == (True, RELEASE_HELD, None)
 
 
-async def test_finished_pod_uses_nothing(world: World) -> None:
+async def test_release_of_a_finished_pod_has_outcome_gone(world: World) -> None:
     order = await world.hold()
     await world.finish(order)
     assert await world.releaser.release(order) is ReleaseOutcome.GONE
@@ -293,7 +293,7 @@ async def test_fence_that_cannot_be_set_raises(world: World) -> None:
         await world.releaser.fence(order.intent.ref, 9)
 
 
-async def test_a_pod_that_cannot_be_changed_is_told_from_a_silent_server(world: World) -> None:
+async def test_refused_pod_change_raises_pod_unyielding(world: World) -> None:
     order = await world.hold()
     world.be_stubborn(order)
     with pytest.raises(PodUnyielding):
@@ -320,7 +320,7 @@ async def test_lost_request_is_unknown_until_looked_at(world: World) -> None:
     assert await world.releaser.read_outcome(order) is ReleaseOutcome.HELD
 
 
-async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> None:
+async def test_patch_that_arrives_after_the_outcome_was_read_does_nothing(world: World) -> None:
     order = await world.hold()
     world.delay()
     assert await world.releaser.release(order) is None
@@ -329,14 +329,14 @@ async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> N
     assert await world.state(order) == (True, "0@7.3", None)
 
 
-async def test_who_may_not_act_sends_nothing(world: World) -> None:
+async def test_replica_without_leadership_sends_no_release(world: World) -> None:
     order = await world.hold()
     world.may_act = False
     assert await world.releaser.release(order) is ReleaseOutcome.HELD
     assert await world.state(order) == (True, RELEASE_HELD, None)
 
 
-async def test_of_many_racing_releases_one_wins(world: World) -> None:
+async def test_only_one_of_many_concurrent_releases_is_applied(world: World) -> None:
     order = await world.hold()
     orders = [replace(order, intent=replace(order.intent, sequence=n)) for n in range(1, 9)]
     answers = await asyncio.gather(*(world.releaser.release(each) for each in orders))
@@ -347,13 +347,13 @@ async def test_of_many_racing_releases_one_wins(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [409, 429])
-async def test_busy_server_is_asked_again(real: RealWorld, status: int) -> None:
+async def test_release_is_repeated_if_the_server_is_busy(real: RealWorld, status: int) -> None:
     order = await real.hold()
     real.trickster.refusals = [ClusterRefused("busy", status, retry_after=0)]
     assert await real.releaser.release(order) is ReleaseOutcome.RELEASED
 
 
-async def test_server_that_stays_busy_is_left_alone(real: RealWorld) -> None:
+async def test_release_is_given_up_if_the_server_stays_busy(real: RealWorld) -> None:
     order = await real.hold()
     real.trickster.refusals = [ClusterRefused("busy", 429) for _ in range(10)]
     assert await real.releaser.release(order) is ReleaseOutcome.HELD
@@ -372,7 +372,7 @@ async def test_leader_that_ends_does_not_repeat_its_patch(real: RealWorld) -> No
     assert await real.state(order) == (True, RELEASE_HELD, None)
 
 
-async def test_missing_right_is_told_and_changes_nothing(
+async def test_missing_right_is_logged_and_the_pod_stays_held(
     real: RealWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     order = await real.hold()
@@ -381,7 +381,7 @@ async def test_missing_right_is_told_and_changes_nothing(
     assert [record.getMessage() for record in caplog.records] == ["release refused"]
 
 
-async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: World) -> None:
+async def test_each_lost_patch_of_a_leader_is_fenced(world: World) -> None:
     order = await world.hold()
     for sequence, tested in ((3, RELEASE_HELD), (4, "0@7.3"), (5, "0@7.4")):
         order = replace(
@@ -394,7 +394,7 @@ async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: Wo
     assert await world.state(order) == (True, "0@7.5", None)
 
 
-async def test_lost_patch_of_a_pod_whose_annotation_was_written_again_is_fenced(
+async def test_lost_patch_is_fenced_after_the_annotation_is_restored(
     real: RealWorld,
 ) -> None:
     order = replace(await real.hold(), expected_annotation="", has_annotations=True)

@@ -90,7 +90,7 @@ def author(stored: Stored) -> str:
     return str(stored.document["metadata"]["annotations"]["fairgate.io/changed-by"])
 
 
-async def test_what_is_made_is_found_with_its_author(place: Place, name: str) -> None:
+async def test_created_object_is_read_with_its_author(place: Place, name: str) -> None:
     assert await place.resources.read("tenants", name) is None
     await made(place, name)
     found = await place.resources.read("tenants", name)
@@ -99,7 +99,7 @@ async def test_what_is_made_is_found_with_its_author(place: Place, name: str) ->
     assert found.spec == {"weight": "2", "paused": False}
 
 
-async def test_what_is_there_cannot_be_made_anew(place: Place, name: str) -> None:
+async def test_existing_object_cannot_be_created_again(place: Place, name: str) -> None:
     await made(place, name)
     assert await place.resources.write("tenants", name, {}, "bob", None) is None
     found = await place.resources.read("tenants", name)
@@ -107,9 +107,7 @@ async def test_what_is_there_cannot_be_made_anew(place: Place, name: str) -> Non
     assert author(found) == "alice"
 
 
-async def test_a_change_replaces_the_spec_and_makes_another_edition(
-    place: Place, name: str
-) -> None:
+async def test_write_replaces_the_spec_and_changes_the_edition(place: Place, name: str) -> None:
     before = await made(place, name)
     after = await place.resources.write("tenants", name, {"maxPending": 3}, "bob", before)
     assert after is not None
@@ -117,7 +115,7 @@ async def test_a_change_replaces_the_spec_and_makes_another_edition(
     assert (author(after), after.edition != before.edition) == ("bob", True)
 
 
-async def test_the_status_makes_another_version_and_no_other_edition(
+async def test_status_write_changes_the_version_but_not_the_edition(
     place: Place, name: str
 ) -> None:
     before = await made(place, name)
@@ -127,7 +125,7 @@ async def test_the_status_makes_another_version_and_no_other_edition(
     assert (after.edition, after.version != before.version) == (before.edition, True)
 
 
-async def test_what_was_read_before_others_wrote_changes_nothing(place: Place, name: str) -> None:
+async def test_write_and_delete_of_an_outdated_version_are_refused(place: Place, name: str) -> None:
     before = await made(place, name)
     await place.publish(name, 7)
     assert await place.resources.write("tenants", name, {"weight": "9"}, "bob", before) is None
@@ -137,7 +135,7 @@ async def test_what_was_read_before_others_wrote_changes_nothing(place: Place, n
     assert found.spec["weight"] == "2"
 
 
-async def test_what_is_deleted_is_gone_and_cannot_be_changed(place: Place, name: str) -> None:
+async def test_deleted_object_cannot_be_written_or_deleted_again(place: Place, name: str) -> None:
     before = await made(place, name)
     assert await place.resources.delete("tenants", before, "bob")
     assert await place.resources.read("tenants", name) is None
@@ -158,7 +156,7 @@ async def test_a_dry_run_stores_nothing(place: Place, name: str) -> None:
     assert await place.resources.read("tenants", name) == before
 
 
-async def test_what_may_not_be_is_refused_with_a_sentence(place: Place, name: str) -> None:
+async def test_invalid_spec_is_refused_with_a_reason(place: Place, name: str) -> None:
     before = await made(place, name)
     for dry_run in (True, False):
         with pytest.raises(WriteRefused) as caught:

@@ -50,20 +50,20 @@ def bound(run: UsageRecord, at: int) -> UsageRecord:
     return replace(run, node=NodeName("n1"), bound=Millis(at))
 
 
-async def test_runs_come_back_as_they_were_written(kept: Kept) -> None:
+async def test_usage_records_are_read_back_unchanged(kept: Kept) -> None:
     going, over = bound(run("a"), 1500), replace(bound(run("b", 1000, 9000), 1500), assumed=True)
     await kept.store.write(7, [UsageStarted(going), UsageEnded(over)])
     assert await kept.runs.read_open_usage() == await kept.store.read_open_usage() == (going,)
     assert await kept.ended() == [over]
 
 
-async def test_a_run_that_ended_goes_on_no_more(kept: Kept) -> None:
+async def test_ended_usage_record_is_not_open(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a")), UsageEnded(run("a", end=5000))])
     assert await kept.runs.read_open_usage() == ()
     assert await kept.ended() == [run("a", end=5000)]
 
 
-async def test_what_was_kept_first_of_an_end_stands(kept: Kept) -> None:
+async def test_first_stored_end_of_a_usage_record_is_final(kept: Kept) -> None:
     await kept.store.write(7, [UsageEnded(run("a", end=5000)), UsageEnded(run("a", end=9000))])
     assert await kept.ended() == [run("a", end=5000)]
 
@@ -73,7 +73,7 @@ async def test_a_run_that_ended_is_not_begun_again(kept: Kept) -> None:
     assert await kept.runs.read_open_usage() == ()
 
 
-async def test_a_run_ends_where_the_pods_next_one_begins(kept: Kept) -> None:
+async def test_usage_record_ends_at_the_start_of_the_pods_next_record(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageStarted(run("a", 4000))])
     assert await kept.runs.read_open_usage() == (run("a", 4000),)
     assert await kept.ended() == [run("a", 1000, 4000)]
@@ -82,7 +82,7 @@ async def test_a_run_ends_where_the_pods_next_one_begins(kept: Kept) -> None:
     assert await kept.ended() == [run("a", 1000, 4000)]
 
 
-async def test_an_end_that_is_told_first_ends_the_run_before_it_too(kept: Kept) -> None:
+async def test_end_of_a_later_record_also_ends_the_pods_open_record(kept: Kept) -> None:
     await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageEnded(run("a", 4000, 6000))])
     assert await kept.runs.read_open_usage() == ()
     assert await kept.ended() == [run("a", 1000, 4000), run("a", 4000, 6000)]
@@ -126,7 +126,7 @@ async def test_runs_are_complete_from_the_first_trimming_on(kept: Kept) -> None:
     assert await kept.runs.complete_since() == 3000
 
 
-async def test_old_runs_go_and_that_is_told(kept: Kept) -> None:
+async def test_trim_deletes_old_records_and_moves_complete_since(kept: Kept) -> None:
     await trim(kept.runs, now=1000)
     await kept.store.write(7, [UsageEnded(run(str(i), end=5000 + i)) for i in range(10)])
     await trim(kept.runs, now=9000, before=5004)
@@ -134,7 +134,7 @@ async def test_old_runs_go_and_that_is_told(kept: Kept) -> None:
     assert await kept.runs.complete_since() == 5003
 
 
-async def test_the_oldest_go_when_there_are_too_many(kept: Kept) -> None:
+async def test_trim_deletes_the_oldest_records_beyond_the_maximum(kept: Kept) -> None:
     await kept.store.write(7, [UsageEnded(run(str(i), end=5000 + i)) for i in range(10)])
     await trim(kept.runs, now=1000, most=4)
     assert [each.pod for each in await kept.ended()] == ["6", "7", "8", "9"]
@@ -151,7 +151,7 @@ async def test_an_old_leader_cannot_trim(kept: Kept) -> None:
     assert await kept.ended() == [run("a", end=5000)]
 
 
-async def test_an_emptied_store_cannot_tell_since_when_runs_are_complete(kept: Kept) -> None:
+async def test_complete_since_is_none_after_a_flush(kept: Kept) -> None:
     await trim(kept.runs, now=1000)
     await kept.world.flush()
     if isinstance(kept.runs, FakeRuns):
@@ -160,7 +160,7 @@ async def test_an_emptied_store_cannot_tell_since_when_runs_are_complete(kept: K
     assert await kept.ended() == []
 
 
-async def test_what_nobody_of_ours_wrote_is_left_out(store_url: str) -> None:
+async def test_invalid_usage_records_are_skipped(store_url: str) -> None:
     async with real(store_url) as world:
         store, runs = world.store(), RedisRuns(world.server, world.cluster)
         await store.rebuild(7, [UsageStarted(run("a")), UsageEnded(run("b", end=5000))])

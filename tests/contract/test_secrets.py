@@ -56,7 +56,7 @@ async def test_all_of_it_is_replaced(secrets: Secrets, name: str) -> None:
     assert after.version != before.version
 
 
-async def test_who_read_an_older_version_replaces_nothing(secrets: Secrets, name: str) -> None:
+async def test_replace_of_an_outdated_version_is_refused(secrets: Secrets, name: str) -> None:
     await secrets.create_secret("default", name, DATA)
     before = await secrets.read_secret("default", name)
     assert before is not None
@@ -69,5 +69,5 @@ async def test_who_read_an_older_version_replaces_nothing(secrets: Secrets, name
     assert after.data == {"first": b"1"}
 
 
-async def test_one_that_is_gone_is_not_replaced(secrets: Secrets, name: str) -> None:
+async def test_absent_secret_is_not_replaced(secrets: Secrets, name: str) -> None:
     assert not await secrets.replace_secret("default", name, DATA, "1")

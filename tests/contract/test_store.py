@@ -53,7 +53,7 @@ async def test_rebuild_raises_the_floor(world: World) -> None:
     assert await world.store().read_epoch_floor() == 7
 
 
-async def test_a_reader_is_never_told_nothing_waits_before_the_first_rebuild(world: World) -> None:
+async def test_reads_raise_store_emptied_before_the_first_rebuild(world: World) -> None:
     with pytest.raises(StoreEmptied):
         await world.store().read_page(TEAM, (ALICE,), None, 5)
     with pytest.raises(StoreEmptied):
@@ -62,7 +62,7 @@ async def test_a_reader_is_never_told_nothing_waits_before_the_first_rebuild(wor
         await world.store().read_pending_counts(TEAM)
 
 
-async def test_a_claim_stops_older_leaders_and_keeps_what_they_left(
+async def test_claimed_epoch_refuses_older_leaders_and_keeps_their_intents(
     world: World, store: AnyStore
 ) -> None:
     await store.write(7, [intend("a", 4)])
@@ -85,7 +85,7 @@ async def test_a_queue_is_in_the_order_of_ranks(store: AnyStore) -> None:
     assert await pods(store, ALICE, 0) == []
 
 
-async def test_a_place_is_counted_from_one_among_the_queued_workloads(store: AnyStore) -> None:
+async def test_position_counts_queued_workloads_from_one(store: AnyStore) -> None:
     unqueued = replace(enqueue("c", "0", BOB), order=ListOrder.UNQUEUED)
     await store.write(7, [enqueue("a", "1", BOB), enqueue("b", "2", BOB), unqueued])
     rows = await store.read_page(TEAM, (BOB,), None, 9)
@@ -93,7 +93,7 @@ async def test_a_place_is_counted_from_one_among_the_queued_workloads(store: Any
     assert found == [("a", 1, 2, True), ("b", 2, 2, True), ("c", 0, 0, False)]
 
 
-async def test_the_first_pod_of_a_gang_stands_for_all(store: AnyStore) -> None:
+async def test_gang_is_listed_as_its_first_pod(store: AnyStore) -> None:
     first = replace(enqueue("a", "1"), gang="ring", pods=3)
     others = [replace(enqueue(uid, "0"), order=ListOrder.MEMBER, gang="ring") for uid in "bc"]
     await store.write(7, [first, *others, enqueue("d", "2")])
@@ -117,7 +117,7 @@ async def test_pages_continue_behind_a_pod_that_is_gone(store: AnyStore) -> None
     assert seen == [*(f"p{n}" for n in range(9)), "u0", "u1", "u2", "z"]
 
 
-async def test_a_pod_that_leaves_the_queue_comes_after_it(store: AnyStore) -> None:
+async def test_unqueued_pod_is_listed_after_the_queue(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1"), enqueue("b", "2")])
     await store.write(7, [replace(enqueue("a", "1"), order=ListOrder.UNQUEUED)])
     assert await pods(store, ALICE) == [ref("b"), ref("a")]
@@ -136,13 +136,13 @@ async def test_a_tenant_is_read_without_the_others(store: AnyStore) -> None:
     )
 
 
-async def test_who_does_not_wait_has_no_place(store: AnyStore) -> None:
+async def test_dequeued_pod_is_not_listed(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1"), Dequeue(Uid("a")), Dequeue(Uid("never seen"))])
     assert await pods(store, ALICE) == []
     assert await store.read_pending_counts(TEAM) == ()
 
 
-async def test_a_pod_waits_in_one_queue_only(store: AnyStore) -> None:
+async def test_pod_is_in_one_queue_only(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1"), enqueue("a", "2", BOB), enqueue("a", "2", BOB)])
     assert await store.read_pending_counts(None) == (PendingCount(TEAM, BOB, 1),)
     assert await pods(store, ALICE) == []
@@ -156,7 +156,7 @@ async def test_an_open_intent_counts_as_used(store: AnyStore) -> None:
     )
 
 
-async def test_intents_come_back_as_they_were_written(world: World, store: AnyStore) -> None:
+async def test_intents_are_read_back_unchanged(world: World, store: AnyStore) -> None:
     await store.write(7, [intend("b", 1), intend("a", 4, sequence=2)])
     assert await world.store().read_open_intents() == (intend("a", 4, sequence=2), intend("b", 1))
 
@@ -260,7 +260,9 @@ async def test_a_leader_must_rebuild_before_it_writes(world: World, store: AnySt
     assert await store.read_used_amounts(None) == ()
 
 
-async def test_a_store_that_lost_its_contents_says_so(world: World, store: AnyStore) -> None:
+async def test_reads_and_writes_raise_store_emptied_after_a_flush(
+    world: World, store: AnyStore
+) -> None:
     await world.flush()
     with pytest.raises(StoreEmptied):
         await store.write(7, [])
@@ -279,7 +281,7 @@ async def test_clusters_do_not_see_each_other(store_url: str) -> None:
         assert await one.store().read_epoch_floor() == 7
 
 
-async def test_names_of_any_characters_come_back(world: World) -> None:
+async def test_names_with_any_characters_are_stored(world: World) -> None:
     for name in ("a:b", "100%", "{x}", "\ud800", "", "ns.é\0"):
         tenant, user = TenantName("t" + name), UserName(name)
         store = world.store()

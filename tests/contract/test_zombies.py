@@ -108,12 +108,12 @@ async def test_a_controller_that_is_gone_is_named(world: World) -> None:
     assert await world.owners.find_missing_owner("default", name, uid) == "Job train"
 
 
-async def test_a_controller_that_is_there_is_not(world: World) -> None:
+async def test_existing_controller_is_not_reported_missing(world: World) -> None:
     name, uid = await world.make(gone=False)
     assert await world.owners.find_missing_owner("default", name, uid) == ""
 
 
-async def test_of_another_pod_of_that_name_nothing_is_said(world: World) -> None:
+async def test_missing_owner_is_not_reported_for_another_pod_of_the_same_name(world: World) -> None:
     name, _ = await world.make(gone=True)
     assert await world.owners.find_missing_owner("default", name, str(uuid.uuid4())) == ""
 
@@ -164,7 +164,7 @@ def use(request: pytest.FixtureRequest) -> DeviceUse:
     return Prometheus(url)
 
 
-async def test_the_part_of_the_time_is_told(use: DeviceUse) -> None:
+async def test_peak_device_use_is_a_fraction(use: DeviceUse) -> None:
     assert await use.read_peak_device_use(3600) == {("a", "p"): 0.25}
 
 
@@ -189,21 +189,23 @@ async def test_labels_that_prometheus_renamed_are_those_of_the_pod(
     assert await Prometheus(url).read_peak_device_use(60) == {("a", "p"): 0.07}
 
 
-async def test_an_answer_that_comes_in_parts_is_read_whole(server: tuple[Server, str]) -> None:
+async def test_answer_larger_than_a_read_buffer_is_read_completely(
+    server: tuple[Server, str],
+) -> None:
     """The answer is larger than the buffer of a reader."""
     asked, url = server
     asked.result = [series("25", namespace="a", pod=f"p{number}") for number in range(5000)]
     assert len(await Prometheus(url).read_peak_device_use(60)) == 5000
 
 
-async def test_a_refused_query_is_told_with_its_reason(server: tuple[Server, str]) -> None:
+async def test_refused_query_raises_an_error_with_the_reason(server: tuple[Server, str]) -> None:
     asked, url = server
     asked.error = "parse error"
     with pytest.raises(ClusterUnavailable, match="400 parse error"):
         await Prometheus(url).read_peak_device_use(60)
 
 
-async def test_no_prometheus_is_told(server: tuple[Server, str]) -> None:
+async def test_unreachable_prometheus_raises_an_error(server: tuple[Server, str]) -> None:
     _, url = server
     with pytest.raises(ClusterUnavailable, match="404"):
         await Prometheus(url + "nowhere").read_peak_device_use(60)

@@ -105,7 +105,7 @@ def test_the_chain_and_the_api_servers_audit_log_agree(stage: Stage) -> None:
     assert len(told(cluster, "held", user="alice")) == len(held)
 
 
-def test_a_killed_leader_leaves_no_release_untold_and_none_told_twice(stage: Stage) -> None:
+def test_each_release_is_recorded_once_if_leaders_are_killed(stage: Stage) -> None:
     cluster, ours = stage.cluster, stage.namespace("killed")
     for turn in range(3):
         names = [f"p{turn}-{number}" for number in range(DEVICES)]
@@ -131,7 +131,7 @@ def test_a_killed_leader_leaves_no_release_untold_and_none_told_twice(stage: Sta
     agree(cluster)
 
 
-def test_where_a_name_is_lacking_the_comparison_says_so(stage: Stage) -> None:
+def test_comparison_reports_a_missing_repeated_or_changed_entry(stage: Stage) -> None:
     """The comparison reports exactly the entry that was removed, changed or repeated."""
     cluster, ours = stage.cluster, stage.namespace("lacking")
     stage.apply(ours, pod("p"))

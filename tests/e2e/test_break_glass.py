@@ -62,7 +62,7 @@ def test_an_operator_releases_a_held_pod_past_its_queue(stage: Stage, operator: 
     until("the other has its turn", lambda: len(stage.running(ours)) == 2)
 
 
-def test_whoever_may_only_edit_cannot_release(stage: Stage) -> None:
+def test_user_with_role_edit_cannot_release_pods(stage: Stage) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("edited")
     stage.block(wall)
     stage.apply(ours, pod("mine", 1))
@@ -77,7 +77,7 @@ def test_whoever_may_only_edit_cannot_release(stage: Stage) -> None:
     assert stamp(one(stage, ours, "mine")) == "0"
 
 
-def test_an_operator_of_one_namespace_is_none_of_another(stage: Stage) -> None:
+def test_operator_of_one_namespace_cannot_release_in_another(stage: Stage) -> None:
     ours, theirs = stage.namespace("own"), stage.namespace("foreign")
     stage.cluster.kubectl(
         "create", "rolebinding", "op", "-n", ours, "--clusterrole=fairgate-operator", "--user=otto"
@@ -94,7 +94,7 @@ def test_an_operator_of_one_namespace_is_none_of_another(stage: Stage) -> None:
     assert gates(one(stage, ours, "a")) == [MINE]
 
 
-def test_what_is_not_there_or_not_held_is_said(stage: Stage, operator: str) -> None:
+def test_release_reports_a_pod_that_is_absent_or_not_held(stage: Stage, operator: str) -> None:
     ours = stage.namespace("plain")
     stage.apply(ours, pod("cpu-only", 0))
     done = release(stage.cluster, operator, stage.folder, "ghost", "-n", ours, "--yes")
@@ -159,11 +159,11 @@ def test_release_all_leaves_no_gate_of_ours_and_every_gate_of_others(emptied: Em
     assert {stamp(item) for item in by_hand} == {"adopted"}
 
 
-def test_release_all_lets_nothing_be_held_any_more(emptied: Emptied) -> None:
+def test_release_all_sets_mode_observe(emptied: Emptied) -> None:
     assert emptied.stage.get("policy", "default")["spec"]["mode"] == "Observe"
 
 
-def test_release_all_again_finds_nothing(emptied: Emptied) -> None:
+def test_second_release_all_finds_no_held_pod(emptied: Emptied) -> None:
     done = release(emptied.stage.cluster, "olga", emptied.stage.folder, "--all", "--yes")
     assert done.returncode == 0
     assert "Released 0 pods by hand, as olga." in done.stdout

@@ -81,7 +81,7 @@ def test_a_guarantee_is_honoured_over_a_budget_that_came_later(stage: Stage) -> 
     print(f"honoured after {time.monotonic() - began:.1f} s")
 
 
-def test_what_a_budget_keeps_borrows_nothing(stage: Stage) -> None:
+def test_pods_protected_by_a_budget_do_not_borrow(stage: Stage) -> None:
     policy(stage)
     b = team(stage, "keeper", 2 * EACH, POOL)
     budget(stage, b, "keep", {"matchLabels": {"app": "kept"}}, maxUnavailable=0)

@@ -20,7 +20,7 @@ def own_node(item: Object) -> str:
     return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
 
-def test_a_daemonset_pod_waits_for_its_own_node_though_others_have_room(stage: Stage) -> None:
+def test_daemonset_pod_waits_for_its_own_node_if_others_are_free(stage: Stage) -> None:
     wall, agents = stage.namespace("wall"), stage.namespace("agents")
     stage.apply(wall, pod("full", 8, nodeSelector={"kubernetes.io/hostname": FULL}))
     until("one node is full", lambda: stage.running(wall) == ["full"])

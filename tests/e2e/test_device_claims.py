@@ -132,7 +132,7 @@ def generated(stage: Stage, namespace: str) -> list[str]:
     ],
     ids=["exact", "first available", "two classes"],
 )
-def test_a_generated_claim_is_charged_as_what_it_asks_for(
+def test_generated_claim_is_charged_by_its_requests(
     stage: Stage, ours: str, requests: list[Object], devices: int
 ) -> None:
     stage.apply(ours, template("t", *requests), templated("p", "t"))
@@ -177,9 +177,7 @@ def test_a_shared_claim_is_charged_once_and_passed_on(stage: Stage, ours: str) -
     costs(stage, ours, 7)
 
 
-def test_a_pod_of_unmanaged_claims_goes_at_once_though_nothing_is_free(
-    stage: Stage, ours: str
-) -> None:
+def test_pod_with_unmanaged_claims_is_released_in_a_full_cluster(stage: Stage, ours: str) -> None:
     wall = stage.namespace("wall")
     stage.block(wall)
     stage.apply(ours, claim("net", exactly(1, NIC)), sharing("p", "net"), by_name("q", NIC, 2))
@@ -192,7 +190,7 @@ def test_a_pod_of_unmanaged_claims_goes_at_once_though_nothing_is_free(
         assert "nodeSelector" not in item["spec"]
 
 
-def test_claims_wait_for_room_like_anything_else(stage: Stage, ours: str) -> None:
+def test_pods_with_claims_wait_for_free_capacity(stage: Stage, ours: str) -> None:
     wall = stage.namespace("wall")
     blockers = stage.block(wall)
     stage.apply(ours, template("t", exactly(4)), templated("p", "t"), by_name("q", CLASS, 4))
@@ -215,7 +213,7 @@ def test_a_class_counts_as_the_resource_it_names(
     costs(stage, ours, 5)
 
 
-def test_a_pod_waits_for_a_claim_that_nobody_made(stage: Stage, ours: str) -> None:
+def test_pod_waits_until_its_claim_is_created(stage: Stage, ours: str) -> None:
     stage.apply(ours, sharing("p", "later"))
     until("it is told", lambda: told(stage, ours, "p", "no resource claim for d yet"))
     assert released(stage, ours) == set()
@@ -228,7 +226,7 @@ def tenant_user(stage: Stage, namespace: str) -> Kubectl:
     return stage.as_user("claimer", namespace)
 
 
-def test_a_template_swapped_while_the_pod_waits_changes_nothing(stage: Stage, ours: str) -> None:
+def test_changed_claim_template_does_not_affect_a_held_pod(stage: Stage, ours: str) -> None:
     wall = stage.namespace("wall")
     blockers = stage.block(wall)
     eve = tenant_user(stage, ours)
@@ -252,7 +250,7 @@ def forged(stage: Stage, namespace: str, devices: int) -> Object:
     return one
 
 
-def test_a_generated_claim_is_made_by_kubernetes_alone(stage: Stage, ours: str) -> None:
+def test_user_cannot_create_a_generated_claim(stage: Stage, ours: str) -> None:
     """A user with `edit` may delete an unused claim and change its template.
 
     Kubernetes then creates another claim in some versions only.
@@ -280,9 +278,7 @@ def test_a_generated_claim_is_made_by_kubernetes_alone(stage: Stage, ours: str) 
         costs(stage, ours, 1)
 
 
-def test_a_claim_keeps_its_name_until_the_pod_that_was_released_for_it_ends(
-    stage: Stage, ours: str
-) -> None:
+def test_deleted_claim_keeps_its_name_until_its_released_pod_ends(stage: Stage, ours: str) -> None:
     eve = tenant_user(stage, ours)
     stage.apply(ours, claim("c", exactly(1)), sharing("p", "c"))
     goes(stage, ours, "p")
@@ -294,7 +290,7 @@ def test_a_claim_keeps_its_name_until_the_pod_that_was_released_for_it_ends(
     until("the claim is gone", lambda: generated(stage, ours) == [])
 
 
-def test_what_a_claim_asks_for_cannot_be_edited(stage: Stage, ours: str) -> None:
+def test_claim_requests_are_immutable(stage: Stage, ours: str) -> None:
     stage.apply(ours, claim("c", exactly(1)))
     eve = tenant_user(stage, ours)
     change = '[{"op": "replace", "path": "/spec/devices/requests/0/exactly/count", "value": 8}]'

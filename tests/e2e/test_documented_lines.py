@@ -220,7 +220,9 @@ def test_platform_engineers_upgrade(terminal: Terminal) -> None:
         terminal.run(line.text.replace("resource-policy=keep", "resource-policy-"))
 
 
-def test_operators_release_one_pod_by_hand(terminal: Terminal, scene: Scene) -> None:
+def test_documented_release_commands_work_for_operators_only(
+    terminal: Terminal, scene: Scene
+) -> None:
     terminal.type_yes("fairgate release")
     run(terminal, commands("docs/operations.md", "Bind it in one namespace or in all:", "kubectl"))
     scene.stage.objects.append(("clusterrolebinding", "olga"))

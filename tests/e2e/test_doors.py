@@ -137,7 +137,7 @@ def test_a_write_is_its_callers_deed_at_both_doors(callers: Callers, stage: Stag
     assert told("changed")[1:] == [callers.user("governor")] * 2 + ["unknown"]
 
 
-def test_nobody_else_may_name_another(callers: Callers, stage: Stage) -> None:
+def test_changed_by_annotation_always_names_the_caller(callers: Callers, stage: Stage) -> None:
     """A user that may change the tenant cannot do it: the webhook writes the name of the caller."""
     stage.tenant("named", parent="d-research")
     forged = {"metadata": {"annotations": {"fairgate.io/changed-by": "root"}}, "spec": WEIGH}
@@ -148,7 +148,7 @@ def test_nobody_else_may_name_another(callers: Callers, stage: Stage) -> None:
     assert written["fairgate.io/changed-by"] == callers.user("governor")
 
 
-def test_the_weight_set_over_rest_changes_who_is_next(callers: Callers, stage: Stage) -> None:
+def test_weight_set_over_rest_changes_the_release_order(callers: Callers, stage: Stage) -> None:
     wall, light, heavy = map(stage.namespace, ("wall", "d-light", "d-heavy"))
     stage.tenant("d-light", "1", light, parent="d-research")
     stage.tenant("d-heavy", "1", heavy, parent="d-research")
@@ -207,7 +207,7 @@ def test_editions_are_heeded_by_a_real_api_server(callers: Callers, stage: Stage
         ("/v1/tenants/d-team", {**TEAM, "namespaces": ["No Name"]}, "spec.namespaces[0]"),
     ],
 )
-def test_what_the_api_server_says_comes_back(
+def test_refusals_of_the_api_server_are_returned_over_rest(
     callers: Callers, path: str, body: Object, told: str
 ) -> None:
     for door in (callers.direct("operator"), callers.aggregated("operator")):
@@ -220,7 +220,7 @@ def test_what_the_api_server_says_comes_back(
 # --- unknown callers ---
 
 
-def test_tokens_that_are_not_for_us_open_nothing(callers: Callers, stage: Stage) -> None:
+def test_invalid_or_foreign_tokens_are_answered_with_401(callers: Callers, stage: Stage) -> None:
     account = stage.get("serviceaccount", "operator", "-n", callers.namespace)
     uid = account["metadata"]["uid"]
     path = "/v1/tenants"
@@ -245,7 +245,7 @@ def test_tokens_that_are_not_for_us_open_nothing(callers: Callers, stage: Stage)
 FORGED = {"X_Remote_User": "system:admin", "X_Remote_Group": "system:masters"}
 
 
-def test_forged_headers_make_nobody_somebody_else(callers: Callers, stage: Stage) -> None:
+def test_forged_identity_headers_are_ignored(callers: Callers, stage: Stage) -> None:
     path = "/v1/tenants/d-team/weight"
     assert direct(stage).ask("PUT", path, WEIGH, **FORGED)[0] == 401
     for door in (callers.direct("nobody"), callers.aggregated("nobody")):

@@ -22,7 +22,7 @@ def redis_equals_a_recount(stage: Stage) -> bool:
     return not found
 
 
-def test_a_killed_leader_loses_nothing_and_releases_nothing_twice(stage: Stage) -> None:
+def test_killed_leader_causes_no_lost_pod_and_no_double_release(stage: Stage) -> None:
     ours = stage.namespace("killed")
     stage.tenant("killed", "1", ours)
     stage.apply(ours, *(pod(f"work-{i:03}") for i in range(110)))

@@ -162,7 +162,7 @@ def test_a_taint_that_a_pod_does_not_tolerate_holds_it_and_the_pool_may_bear_it_
     assert [t for t in bearer["spec"]["tolerations"] if t["key"] == "dedicated"] == [BEARS_ML]
 
 
-def test_a_taint_that_comes_keeps_pods_off_and_one_that_goes_lets_them_in(site: Site) -> None:
+def test_added_taint_holds_pods_and_removed_taint_releases_them(site: Site) -> None:
     site.build(node("n-0", kind="n"), node("n-1", ML, kind="n"), pool("n"))
     site.submit(pod("first", 8), pod("second", 8))
     until("one of them runs", lambda: set(site.where().values()) == {"n-0"})
@@ -204,7 +204,7 @@ def test_required_node_affinity_is_judged_on_every_node(site: Site) -> None:
     assert site.where()["nowhere"] == site.where()["selects"] == "a-2"
 
 
-def test_who_waits_for_a_node_of_its_own_kind_holds_up_nobody_else(site: Site) -> None:
+def test_pod_without_a_matching_node_does_not_block_other_pods(site: Site) -> None:
     site.build(node("p-0", ML, kind="p"), node("p-1", kind="p"), pool("p"))
     site.submit(
         pod("wall", 8, tolerations=[BEARS_ML], nodeSelector={"kubernetes.io/hostname": "p-0"})
@@ -220,7 +220,7 @@ def test_who_waits_for_a_node_of_its_own_kind_holds_up_nobody_else(site: Site) -
     assert site.held(site.space) == ["waits"]
 
 
-def test_a_paused_pool_and_a_paused_tenant_start_nothing(site: Site) -> None:
+def test_no_pod_is_released_in_a_paused_pool_or_tenant(site: Site) -> None:
     site.build(node("q-0", kind="q"), node("r-0", kind="r"), pool("q", paused=True), pool("r"))
     site.says("q", "Ready", "False", "Paused")
     site.submit(into(pod("for-q"), "q"), pod("for-any"))
@@ -239,7 +239,7 @@ def test_a_paused_pool_and_a_paused_tenant_start_nothing(site: Site) -> None:
     until("it runs", lambda: "later" in site.where())
 
 
-def test_pools_that_overlap_and_nodes_in_none_are_told(site: Site) -> None:
+def test_overlapping_pools_and_nodes_without_a_pool_are_reported(site: Site) -> None:
     site.build(node("s-0", kind="s"), node("s-1", kind="s"), pool("s"))
     site.says("s", "Ready", "True", "InForce")
     site.says("s", "NodesLeftOut", "True", "InNoPool")  # the nodes of the stage
@@ -258,7 +258,7 @@ def test_pools_that_overlap_and_nodes_in_none_are_told(site: Site) -> None:
     site.says("tt", "Overlap", "False", "Apart")
 
 
-def test_the_status_of_a_pool_counts_what_it_has(site: Site) -> None:
+def test_pool_status_shows_capacity_used_free_and_fragmentation(site: Site) -> None:
     site.build(node("u-0", kind="u"), node("u-1", kind="u"), pool("u"))
     site.submit(pod("a", 6), pod("b", 6))
     site.run(a="u-0", b="u-1")
@@ -301,7 +301,7 @@ def of(app: str, **more: object) -> Object:
     return {"labelSelector": {"matchLabels": {"app": app}}, **more}
 
 
-def test_pods_that_must_keep_apart_are_released_as_nodes_come(site: Site) -> None:
+def test_pods_with_mutual_anti_affinity_are_released_as_nodes_appear(site: Site) -> None:
     site.build(node("w-0", kind="w"), node("w-1", kind="w"), pool("w"))
     rule = [of("db", topologyKey="kubernetes.io/hostname")]
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": rule}}
@@ -315,7 +315,7 @@ def test_pods_that_must_keep_apart_are_released_as_nodes_come(site: Site) -> Non
     until("it runs", lambda: site.where().get(held) == "w-2")
 
 
-def test_hard_topology_spread_is_kept_and_a_full_zone_holds_back_the_others(site: Site) -> None:
+def test_hard_topology_spread_holds_pods_if_a_zone_is_full(site: Site) -> None:
     wide = {**ROOM, GPU: "2"}
     small = node("y-0", kind="y", zone="y")
     small["status"] = {"capacity": wide, "allocatable": wide}
@@ -331,7 +331,7 @@ def test_hard_topology_spread_is_kept_and_a_full_zone_holds_back_the_others(site
     assert sum(where == "x-0" for where in site.where().values()) == 4
 
 
-def test_who_overfills_a_node_past_the_scheduler_stops_nobody(site: Site) -> None:
+def test_pod_that_overfills_a_node_by_node_name_blocks_no_other_pod(site: Site) -> None:
     """A pod without devices may set its nodeName and request more than the node has."""
     site.build(node("z-0", kind="z"), node("z-1", kind="z"), pool("z"))
     greedy = pod("greedy", 0, nodeName="z-0")

@@ -100,7 +100,7 @@ def uids(stage: Stage, namespace: str) -> set[str]:
 # The pods that form a gang.
 
 
-def test_a_job_that_asks_for_it_starts_whole_or_not_at_all(stage: Stage) -> None:
+def test_gang_of_a_job_starts_completely_or_not_at_all(stage: Stage) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("by-job")
     blockers = stage.block(wall)
     stage.apply(ours, job("train", 3))
@@ -134,7 +134,7 @@ def test_a_jobs_changed_parallelism_changes_its_gang(stage: Stage) -> None:
     together(stage, ours, 2)
 
 
-def test_an_elastic_job_starts_with_its_minimum_and_grows_one_by_one(stage: Stage) -> None:
+def test_elastic_job_starts_at_its_minimum_and_grows_pod_by_pod(stage: Stage) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("elastic")
     blockers = stage.block(wall)
     words = {**BY_JOB, "fairgate.io/gang-min": "2"}
@@ -164,9 +164,7 @@ def test_a_kueue_pod_group_is_a_gang(stage: Stage) -> None:
     together(stage, ours, 3)
 
 
-def test_a_pod_group_of_the_coscheduling_plugin_is_a_gang_once_it_is_there(
-    stage: Stage, crds: None
-) -> None:
+def test_coscheduling_gang_waits_until_its_pod_group_exists(stage: Stage, crds: None) -> None:
     ours = stage.namespace("plugin")
     labels = {"scheduling.x-k8s.io/pod-group": "g"}
     stage.apply(ours, *(named(f"c-{n}", labels) for n in range(3)), pod("ordinary"))
@@ -190,7 +188,7 @@ def test_the_older_labels_of_the_coscheduling_plugin_are_read(stage: Stage) -> N
     together(stage, ours, 2)
 
 
-def test_a_job_set_is_one_gang_of_all_its_jobs(stage: Stage, crds: None) -> None:
+def test_job_set_is_one_gang_with_the_pods_of_all_jobs(stage: Stage, crds: None) -> None:
     ours = stage.namespace("set")
     stage.apply(ours, job_set(replicated("w", 2, 2)), of_the_set("w", 0, 2))
     until("the first Job's pods are held", lambda: len(stage.held(ours)) == 2)
@@ -289,7 +287,7 @@ def warned(stage: Stage, namespace: str, item: Object) -> str:
     return found.stderr
 
 
-def test_who_asks_for_a_gang_that_cannot_be_is_warned_and_waits_alone(stage: Stage) -> None:
+def test_pod_with_an_invalid_gang_gets_a_warning_and_waits_alone(stage: Stage) -> None:
     ours = stage.namespace("bad-input")
     kueue = {"kueue.x-k8s.io/pod-group-name": "g"}
     cases = {
@@ -343,7 +341,7 @@ def half(stage: Stage, namespace: str, **words: str) -> None:
     assert stage.held(namespace) == []
 
 
-def test_half_a_gang_gives_back_what_it_holds(stage: Stage) -> None:
+def test_incomplete_gang_is_evicted_after_the_timeout(stage: Stage) -> None:
     ours = stage.namespace("given-back")
     policy(stage, gangTimeout="2s", evictUnowned=True)
     half(stage, ours)
@@ -352,7 +350,7 @@ def test_half_a_gang_gives_back_what_it_holds(stage: Stage) -> None:
     until("they are told why", lambda: told(stage, ours, "Reclaimed").count("only 2 of the 3") == 2)
 
 
-def test_a_gang_that_asks_for_it_begins_anew(stage: Stage) -> None:
+def test_failed_member_evicts_the_rest_of_a_gang_with_restart(stage: Stage) -> None:
     ours = stage.namespace("anew")
     policy(stage, evictUnowned=True)
     half(stage, ours, **{"fairgate.io/gang-failure": "restart"})
@@ -363,7 +361,7 @@ def test_a_gang_that_asks_for_it_begins_anew(stage: Stage) -> None:
     )
 
 
-def test_what_is_to_be_kept_goes_on_and_waits_for_a_replacement(stage: Stage) -> None:
+def test_incomplete_gang_keeps_running_and_takes_a_replacement_pod(stage: Stage) -> None:
     ours = stage.namespace("going-on")
     half(stage, ours)
     before = uids(stage, ours)
@@ -373,7 +371,7 @@ def test_what_is_to_be_kept_goes_on_and_waits_for_a_replacement(stage: Stage) ->
     assert len(before & uids(stage, ours)) == 2
 
 
-def test_what_begins_anew_is_made_anew_by_its_owner(stage: Stage) -> None:
+def test_owner_recreates_all_members_of_a_gang_with_restart(stage: Stage) -> None:
     """Nine pods request the same host port on eight nodes. The last pod is unschedulable, so all
     go.
 
@@ -396,7 +394,7 @@ def test_what_begins_anew_is_made_anew_by_its_owner(stage: Stage) -> None:
 # Gangs next to other pods.
 
 
-def test_two_gangs_of_which_each_fits_half_do_not_wait_for_each_other(stage: Stage) -> None:
+def test_two_gangs_that_do_not_fit_together_run_one_after_another(stage: Stage) -> None:
     """Each gang needs six of eight nodes. Pod by pod, both gangs would hold four nodes for ever."""
     wall = stage.namespace("wall")
     spaces = [stage.namespace(f"gang-{n}") for n in range(2)]
@@ -413,7 +411,7 @@ def test_two_gangs_of_which_each_fits_half_do_not_wait_for_each_other(stage: Sta
     together(stage, second, 6)
 
 
-def test_a_large_gang_is_kept_room_while_small_work_goes_round_it(stage: Stage) -> None:
+def test_reservation_of_a_gang_lets_small_pods_use_other_nodes(stage: Stage) -> None:
     """The gang needs six of eight nodes. Two of four later small pods run on the other nodes.
 
     The reservation covers the first six nodes by name, which are freed first. Only the engine has
@@ -442,7 +440,7 @@ def test_a_large_gang_is_kept_room_while_small_work_goes_round_it(stage: Stage) 
     assert len(stage.held(ours)) == 2
 
 
-def test_small_work_leaves_the_nodes_alone_where_a_gang_is_kept_room(stage: Stage) -> None:
+def test_small_pods_do_not_use_nodes_reserved_for_a_gang(stage: Stage) -> None:
     """Reserved and other nodes are freed alternately. kube-scheduler does not see reservations."""
     wall, ours = stage.namespace("wall"), stage.namespace("ours")
     policy(stage, reserveAfter="0s")

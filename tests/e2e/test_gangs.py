@@ -13,7 +13,7 @@ def member(number: int, **annotations: str) -> Object:
     return item
 
 
-def test_a_gang_starts_when_all_of_it_is_there(stage: Stage) -> None:
+def test_gang_starts_when_all_members_exist(stage: Stage) -> None:
     namespace = stage.namespace("gang")
     size = {"fairgate.io/gang-size": str(SIZE)}
     stage.apply(namespace, member(0, **size), member(1, **size))
@@ -27,7 +27,7 @@ def test_a_gang_starts_when_all_of_it_is_there(stage: Stage) -> None:
     assert numbers == list(range(numbers[0], numbers[0] + SIZE))
 
 
-def test_a_pod_whose_gang_has_no_legible_size_waits_alone(stage: Stage) -> None:
+def test_pod_with_an_invalid_gang_size_waits_alone(stage: Stage) -> None:
     namespace = stage.namespace("no-size")
     stage.apply(namespace, member(0, **{"fairgate.io/gang-size": "many"}))
     until("it runs", lambda: stage.running(namespace) == ["m-0"])

@@ -69,7 +69,7 @@ def kept_off(stage: Stage, cluster_tools: Tools, tmp_path: Path) -> Stage:
     return stage
 
 
-def test_pods_without_gpus_stay_off_nodes_with_gpus(kept_off: Stage) -> None:
+def test_pods_without_gpus_are_not_bound_to_gpu_nodes(kept_off: Stage) -> None:
     ours = kept_off.namespace("kept-off")
     linux = expression("kubernetes.io/hostname")
     near: Object = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
@@ -90,7 +90,7 @@ def test_pods_without_gpus_stay_off_nodes_with_gpus(kept_off: Stage) -> None:
     assert required(found["web-0"]) == required(found["soft"]) == [[AWAY, AMD_AWAY]]
 
 
-def test_who_needs_such_a_node_still_gets_it(kept_off: Stage) -> None:
+def test_pods_that_select_gpu_nodes_and_daemonsets_run_on_gpu_nodes(kept_off: Stage) -> None:
     ours = kept_off.namespace("needs-them")
     here = {PRODUCT: "NVIDIA-H100-80GB-HBM3"}
     daemon = {
@@ -119,9 +119,7 @@ def packing_scheduler(stage: Stage, cluster_tools: Tools) -> Iterator[str]:
         yield name
 
 
-def test_the_profile_for_packing_fills_one_node_after_the_other(
-    stage: Stage, packing_scheduler: str
-) -> None:
+def test_packing_profile_fills_one_node_after_another(stage: Stage, packing_scheduler: str) -> None:
     plain, packed = (stage.namespace(name) for name in UNFAIR)  # the scheduler alone decides there
     stage.apply(plain, *(pod(f"p-{number}", 1) for number in range(8)))
     until("all run", lambda: len(stage.running(plain)) == 8)

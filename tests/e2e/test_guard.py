@@ -96,7 +96,7 @@ def stored_result(stage: Stage) -> str:
     return ""
 
 
-def test_the_canary_waits_and_counts_for_nobody(stage: Stage) -> None:
+def test_canary_pod_is_held_and_not_counted_as_pending(stage: Stage) -> None:
     until("it was tried", lambda: stage.metric("webhook", OK, 'check="hold"') == 1)
     until("its result is stored for the page", lambda: '"holes":{}' in stored_result(stage))
     found: Object = {}
@@ -202,10 +202,10 @@ async def test_a_gate_that_holds_is_found_to_hold(client: Client, forbidden: Non
     await trial.shows(enforcement_canary.HOLD, True)
 
 
-async def test_a_gate_that_whoever_tries_may_take_off_is_a_hole(client: Client) -> None:
+async def test_canary_reports_that_the_gate_can_be_removed(client: Client) -> None:
     """A cluster administrator may do anything, so no policy blocks the attempt."""
     await Trial(client).shows(enforcement_canary.RELEASE, False)
 
 
-async def test_a_pod_that_nobody_holds_is_a_hole(client: Client) -> None:
+async def test_canary_reports_a_pod_that_is_not_held(client: Client) -> None:
     await Trial(client, "example.com/unmanaged").shows(enforcement_canary.HOLD, False)

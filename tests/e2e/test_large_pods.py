@@ -22,7 +22,7 @@ def first_release(stage: Stage, namespace: str, name: str) -> float:
     return time.monotonic() - begun
 
 
-def test_the_largest_pods_that_may_be_created_hold_up_nobody(stage: Stage) -> None:
+def test_largest_accepted_pods_do_not_block_other_pods(stage: Stage) -> None:
     cluster, admin = stage.cluster, Person(stage.cluster.kubeconfig)
     many, other = stage.namespace("many"), stage.namespace("other")
     print(f"\nwithout large pods: {first_release(stage, other, 'plain'):.1f} s")

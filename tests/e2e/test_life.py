@@ -123,7 +123,7 @@ def test_pods_that_ran_before_are_adopted_counted_and_left_running(
     assert since["since"].endswith("Z")
 
 
-def test_a_new_leader_adopts_and_reports_nobody_anew(stage: Stage) -> None:
+def test_new_leader_does_not_adopt_or_report_pods_again(stage: Stage) -> None:
     until("both are adopted", lambda: [stamp(p) for p in stage.pods("old")] == ["adopted"] * 2)
     before = {name_of(p): p["metadata"]["resourceVersion"] for p in stage.pods("old")}
     ours = stage.namespace("between")
@@ -137,7 +137,7 @@ def test_a_new_leader_adopts_and_reports_nobody_anew(stage: Stage) -> None:
     assert strays(stage) == 0
 
 
-def test_who_gets_round_the_gate_is_reported_once_and_evicted_if_so_chosen(stage: Stage) -> None:
+def test_bypassing_pod_is_reported_once_and_evicted(stage: Stage) -> None:
     ours = held_in(stage, "round")
     before = strays(stage)
     take_the_gate_off(stage, ours)
@@ -149,7 +149,7 @@ def test_who_gets_round_the_gate_is_reported_once_and_evicted_if_so_chosen(stage
     assert message.startswith("p: it was never released by Fairgate")
 
 
-def test_while_observing_whoever_is_past_the_gate_is_adopted(stage: Stage) -> None:
+def test_bypassing_pod_is_adopted_in_mode_observe(stage: Stage) -> None:
     ours = held_in(stage, "observed")
     before = strays(stage)
     policy(stage, mode="Observe")
@@ -166,7 +166,7 @@ def lost() -> Object:
     return manifest
 
 
-def test_a_released_pod_without_a_node_goes_and_its_replacement_waits(stage: Stage) -> None:
+def test_unbound_pod_is_evicted_and_its_replacement_waits(stage: Stage) -> None:
     ours = stage.namespace("lost")
     policy(stage, schedulingTimeout="3s")
     stage.apply(ours, lost())

@@ -9,7 +9,7 @@ from app.devcluster.cluster import LocalCluster
 from tests.support.cluster_driver import Stage, pod, until
 
 
-def test_fairgate_holds_and_releases_under_its_own_accounts(stage: Stage) -> None:
+def test_controller_releases_pods_with_its_own_account(stage: Stage) -> None:
     namespace = stage.namespace("own-accounts")
     stage.apply(namespace, pod("fair"))
     until("it runs", lambda: stage.running(namespace) == ["fair"])
@@ -24,7 +24,7 @@ def test_fairgate_holds_and_releases_under_its_own_accounts(stage: Stage) -> Non
     assert set(released) == {"system:serviceaccount:fairgate-system:fairgate-controller"}
 
 
-def test_processes_of_fairgate_start_and_stop_one_by_one(fairgate_cluster: LocalCluster) -> None:
+def test_fairgate_processes_start_and_stop_one_by_one(fairgate_cluster: LocalCluster) -> None:
     (first,) = fairgate_cluster.details().pids["fairgate-controller"]
     second = fairgate_cluster.start_fairgate("controller")
     assert fairgate_cluster.details().pids["fairgate-controller"] == [first, second.pid]

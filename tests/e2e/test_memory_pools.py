@@ -132,7 +132,7 @@ def test_a_model_runs_on_the_smallest_devices_that_hold_it(
     assert where["pair"] in ("mem-t4", "mem-a100-40")
 
 
-def test_while_small_devices_are_taken_a_small_model_uses_larger_ones(
+def test_small_model_uses_larger_devices_if_small_ones_are_in_use(
     kinds: Ground, stage: Stage
 ) -> None:
     ours = stage.namespace("overflow")
@@ -143,7 +143,9 @@ def test_while_small_devices_are_taken_a_small_model_uses_larger_ones(
     assert [where[f"m{n}"] for n in range(4)] == ["mem-t4"] * 2 + ["mem-a100-40"] * 2
 
 
-def test_what_no_device_can_hold_is_refused_with_the_reason(kinds: Ground, stage: Stage) -> None:
+def test_model_too_large_for_every_device_is_refused_with_the_reason(
+    kinds: Ground, stage: Stage
+) -> None:
     ours = stage.namespace("too-large")
     sentence = refusal(lambda: stage.apply(ours, saying("m70b", model_size="70B")))
     assert "no pool can ever serve this pod (fairgate.io/model-size: 70B)" in sentence
@@ -159,7 +161,7 @@ def test_what_no_device_can_hold_is_refused_with_the_reason(kinds: Ground, stage
     until("it runs", lambda: stage.running(ours) == ["m70b"])
 
 
-def test_a_jobs_owner_reads_in_its_events_why_no_pod_comes(kinds: Ground, stage: Stage) -> None:
+def test_events_of_a_job_show_why_its_pods_are_refused(kinds: Ground, stage: Stage) -> None:
     ours = stage.namespace("job-too-large")
     template = saying("x", model_size="405B")
     del template["metadata"]["name"], template["apiVersion"], template["kind"]
@@ -187,7 +189,7 @@ def test_a_jobs_owner_reads_in_its_events_why_no_pod_comes(kinds: Ground, stage:
     ],
     ids=["unit", "no-unit", "size", "no-pool", "named-pool"],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_invalid_memory_and_pool_annotations_are_refused(
     kinds: Ground, stage: Stage, annotations: dict[str, str], sentence: str
 ) -> None:
     ours = stage.namespace("bad-input")
@@ -195,7 +197,7 @@ def test_what_cannot_be_meant_is_refused(
     assert stage.pods(ours) == []
 
 
-def test_what_is_beyond_every_limit_is_refused(kinds: Ground, stage: Stage) -> None:
+def test_pod_beyond_the_limit_of_every_pool_is_refused(kinds: Ground, stage: Stage) -> None:
     ours = stage.namespace("limited-kinds")
     limit = {GPU: 1}
     every = ("t4", "a100-40", "a100-80", "h100")
@@ -215,7 +217,7 @@ def test_what_is_beyond_every_limit_is_refused(kinds: Ground, stage: Stage) -> N
     until("it is refused", refused)
 
 
-def test_memory_may_be_told_by_labels_of_nodes(ground: Ground, stage: Stage) -> None:
+def test_device_memory_is_read_from_node_labels(ground: Ground, stage: Stage) -> None:
     label = {"nvidia.com/gpu.memory": "15360"}
     ground.put(pool("found"), node("mem-found-0", "found", 8, **label))
     ground.known("found")
@@ -231,7 +233,7 @@ def test_memory_may_be_told_by_labels_of_nodes(ground: Ground, stage: Stage) -> 
     assert ground.nodes(ours) == {"large": "mem-found-1"}
 
 
-def test_an_autoscaled_pool_gets_work_before_its_nodes_are_there(
+def test_pod_is_released_into_an_autoscaled_pool_before_its_node_exists(
     ground: Ground, stage: Stage
 ) -> None:
     ground.put(pool("auto", maxCapacity={GPU: 16}), node("mem-auto-0", "auto", 8))
@@ -251,7 +253,7 @@ def test_an_autoscaled_pool_gets_work_before_its_nodes_are_there(
     assert stage.held(ours) == ["c"]
 
 
-def test_if_no_node_comes_the_place_is_given_back_and_the_pool_says_so(
+def test_pod_is_evicted_and_the_pool_reports_it_if_no_node_appears(
     ground: Ground, stage: Stage
 ) -> None:
     spec = {"schedulingTimeout": "15s", "evictUnowned": True}

@@ -73,7 +73,7 @@ def of(name: str, group_name: str) -> Object:
     return pod(name, 4, schedulingGroup={"podGroupName": group_name})
 
 
-def test_a_native_pod_group_is_a_gang_once_it_is_there(
+def test_native_gang_waits_until_its_pod_group_exists(
     stage: Stage, group: Callable[..., Object]
 ) -> None:
     ours = stage.namespace("native")
@@ -87,7 +87,7 @@ def test_a_native_pod_group_is_a_gang_once_it_is_there(
     together(stage, ours, 3)
 
 
-def test_the_pods_of_a_native_group_without_a_gang_go_each_alone(
+def test_pods_of_a_native_group_without_a_gang_are_released_alone(
     stage: Stage, group: Callable[..., Object]
 ) -> None:
     ours = stage.namespace("basic")
@@ -117,9 +117,7 @@ def test_further_pods_of_a_native_gang_join_and_a_raised_minimum_lets_new_pods_w
     assert len(stage.running(ours)) == 3
 
 
-def test_the_groups_below_a_composite_group_start_as_one(
-    stage: Stage, cluster_tools: Tools
-) -> None:
+def test_groups_of_a_composite_group_start_together(stage: Stage, cluster_tools: Tools) -> None:
     """The scheduler counts the driver, which has no GPU, as well.
 
     All pods of a tree need one preemption policy, so the driver names the class of the other pods.
@@ -167,7 +165,9 @@ def test_groups_are_followed_to_another_api_version(stage: Stage, cluster_tools:
     until("the API server is back", lambda: is_ready(stage.cluster))
 
 
-def test_a_group_of_a_class_that_preempts_evicts_nobody(stage: Stage, cluster_tools: Tools) -> None:
+def test_pod_group_with_a_preempting_class_does_not_preempt(
+    stage: Stage, cluster_tools: Tools
+) -> None:
     """The feature gate makes kube-scheduler read the preemption policy of the group.
 
     A group with the twin class runs. A cluster administrator then removes the gate of the pod of

@@ -104,7 +104,7 @@ def all_of(door: Endpoint, operation: str, path: str, body: object) -> str:
 
 
 @pytest.mark.parametrize("operation", [each for each in operations(DOCUMENT) if each != STREAM])
-def test_nothing_of_another_tenant_is_told(callers: Callers, operation: str) -> None:
+def test_answers_contain_no_data_of_other_tenants(callers: Callers, operation: str) -> None:
     for door in (callers.direct("admin"), callers.aggregated("admin")):
         if "/v1/" not in operation and door.base == callers.aggregated("admin").base:
             continue  # only the API itself is behind the API server
@@ -113,7 +113,7 @@ def test_nothing_of_another_tenant_is_told(callers: Callers, operation: str) -> 
             assert not found, f"{operation} {path}: {found}"
 
 
-def test_nothing_of_another_tenant_is_in_the_stream(callers: Callers) -> None:
+def test_stream_contains_no_data_of_other_tenants(callers: Callers) -> None:
     door = callers.direct("admin")
     head = {"Authorization": f"Bearer {door.token}"}
     request = urllib.request.Request(f"{door.base}/v1/stream", headers=head)

@@ -82,13 +82,13 @@ def nodes(stage: Stage) -> Iterator[Nodes]:
         stage.cluster.kubectl("delete", "node", name, "--ignore-not-found")
 
 
-def test_a_cluster_in_order_is_told_so(nodes: Nodes) -> None:
+def test_check_reports_a_cluster_without_findings(nodes: Nodes) -> None:
     done = nodes.run("check")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "8 nodes with GPUs, of 8; none with findings."
 
 
-def test_check_finds_nodes_without_the_label_and_changes_nothing(nodes: Nodes) -> None:
+def test_check_reports_nodes_without_the_label_without_changing_them(nodes: Nodes) -> None:
     nodes.put(node("plain"), node("of-gke", **{GKE: "nvidia-tesla-t4"}), node("no-gpu", 0))
     before = nodes.labels()
     done = nodes.run("check")
@@ -106,7 +106,7 @@ def test_check_finds_nodes_without_the_label_and_changes_nothing(nodes: Nodes) -
     assert nodes.labels() == before
 
 
-def test_the_commands_of_the_page_print_what_it_shows(nodes: Nodes, tmp_path: Path) -> None:
+def test_documented_node_commands_print_the_documented_output(nodes: Nodes, tmp_path: Path) -> None:
     nodes.put(node("plain"), node("of-gke", **{GKE: "nvidia-tesla-t4"}), node("no-gpu", 0))
     terminal = terminal_on(nodes.stage.cluster, tmp_path)
     check, code, label = commands("docs/placement.md", "## Nodes with GPUs")
@@ -116,7 +116,7 @@ def test_the_commands_of_the_page_print_what_it_shows(nodes: Nodes, tmp_path: Pa
     terminal.close()
 
 
-def test_label_writes_what_is_missing_once_and_replaces_nothing(nodes: Nodes) -> None:
+def test_label_adds_missing_labels_and_keeps_existing_ones(nodes: Nodes) -> None:
     hami = "GPU-1,10,32768,100,NVIDIA-NVIDIA A100-SXM4-40GB,0,true:"
     nodes.put(
         node("plain"),
@@ -203,7 +203,7 @@ def test_pods_without_devices_on_such_nodes_are_counted_but_not_those_of_daemons
     assert crowd["names"] == ["bystanders/web-0", "bystanders/web-1"]
 
 
-def test_a_caller_without_rights_is_told_and_changes_nothing(nodes: Nodes) -> None:
+def test_missing_rights_are_reported_and_no_label_is_changed(nodes: Nodes) -> None:
     stage = nodes.stage
     nodes.put(node("plain"))
     kubeconfig = stage.folder / "reader.kubeconfig"
@@ -223,7 +223,7 @@ def test_a_caller_without_rights_is_told_and_changes_nothing(nodes: Nodes) -> No
     assert PRODUCT not in nodes.labels()["plain"]
 
 
-def test_wrong_words_are_told_as_such(nodes: Nodes) -> None:
+def test_invalid_arguments_are_reported(nodes: Nodes) -> None:
     unheard = nodes.run("label", "nowhere", "--yes")
     assert (unheard.returncode, "There is no node nowhere" in unheard.stderr) == (2, True)
     bad = nodes.run("label", "--product", "a b")

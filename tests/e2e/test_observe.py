@@ -54,7 +54,7 @@ def observing(stage: Stage) -> Iterator[Stage]:
         stage.cluster.kubectl("delete", "policy", "default")
 
 
-def test_who_only_observes_holds_nothing_and_says_what_would_be(observing: Stage) -> None:
+def test_mode_observe_holds_no_pod_and_counts_would_be_decisions(observing: Stage) -> None:
     stage, ours = observing, "observed"
     counted = stage.metric("webhook", DECISIONS, 'decision="would-hold"')
     alice = stage.as_user("alice", ours)
@@ -86,7 +86,7 @@ def test_who_only_observes_holds_nothing_and_says_what_would_be(observing: Stage
     )
 
 
-def test_who_enforces_again_holds_again(observing: Stage) -> None:
+def test_pods_are_held_again_after_mode_enforce_is_set(observing: Stage) -> None:
     stage, ours = observing, "observed"
     mode_is(stage, "Enforce")
 
@@ -113,7 +113,7 @@ def fresh(cluster_tools: Tools) -> Iterator[LocalCluster]:
         cluster.down()
 
 
-def test_a_new_installation_refuses_nothing(
+def test_new_installation_refuses_no_pod_before_it_can_enforce(
     fresh: LocalCluster, cluster_tools: Tools, tmp_path: Path
 ) -> None:
     """First with an image that cannot start and mode Enforce, then in mode Observe.

@@ -308,7 +308,7 @@ def test_every_example_is_tested() -> None:
     assert sorted(each.file for each in CASES) == sorted(p.stem for p in EXAMPLES.glob("*.yaml"))
 
 
-def test_a_pod_of_an_unknown_kind_counts_for_its_controller_and_says_so(yard: Stage) -> None:
+def test_pod_of_an_unknown_kind_is_charged_to_its_controller(yard: Stage) -> None:
     namespace = held_namespace(yard, "unknown")
     yard.apply(namespace, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "acme"}})
     owner = yard.get("configmap", "acme", "-n", namespace)

@@ -75,7 +75,9 @@ def people(stage: Stage) -> People:
     return People(team, lead, alice, bob)
 
 
-def test_a_lead_sees_the_queue_and_weighs_users_and_no_more(stage: Stage, people: People) -> None:
+def test_team_lead_can_read_the_queue_and_set_user_weights_only(
+    stage: Stage, people: People
+) -> None:
     team, lead = people.team, people.lead
     code, out, _ = lead.fairgate("queue", team)
     assert (code, "plug-a" in out, "1/2" in out) == (0, True, True)
@@ -135,7 +137,7 @@ def test_a_user_without_rights_sees_their_own_pods_and_share(people: People) -> 
     assert "plug-b" not in json.dumps(told)
 
 
-def test_kubectl_itself_completes_what_waits(stage: Stage, people: People) -> None:
+def test_kubectl_completes_names_of_waiting_pods(stage: Stage, people: People) -> None:
     team, alice = people.team, people.alice
     code, out, _ = alice.run("__complete", "fairgate", "why", "-n", team, "a-")
     assert (code, out.splitlines()[:2]) == (0, ["a-0", "a-1"])

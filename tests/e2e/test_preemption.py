@@ -75,7 +75,7 @@ def classes(stage: Stage, namespace: str) -> dict[str, tuple[str, int, str]]:
     }
 
 
-def test_a_released_pod_of_the_highest_class_evicts_nobody(stage: Stage) -> None:
+def test_released_pod_of_the_highest_class_does_not_preempt(stage: Stage) -> None:
     others = crowd(stage, 8)
     before = uids(stage, others)
     ours = stage.namespace("hurry")
@@ -116,7 +116,7 @@ def polite_scheduler(stage: Stage, cluster_tools: Tools) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("each", "wanted", "apart"), [(8, 8, False), (5, 1, True)], ids=["full", "apart"]
 )
-def test_without_a_twin_a_scheduler_without_preemption_evicts_nobody(
+def test_scheduler_without_preemption_does_not_preempt_without_a_twin(
     stage: Stage, polite_scheduler: str, each: int, wanted: int, apart: bool
 ) -> None:
     others = crowd(stage, each)
@@ -133,7 +133,7 @@ def test_without_a_twin_a_scheduler_without_preemption_evicts_nobody(
 
 
 @pytest.mark.parametrize("way", ["false", "true"], ids=["client-side", "server-side"])
-def test_applying_a_pod_with_a_class_again_changes_nothing(stage: Stage, way: str) -> None:
+def test_reapplied_pod_with_a_priority_class_is_unchanged(stage: Stage, way: str) -> None:
     ours = stage.namespace(f"again-{way}")
     high = stage.priority_class("e2e-again", 1_000)
     alice = stage.as_user("alice", ours)
@@ -161,7 +161,7 @@ def test_a_change_to_another_class_is_refused_as_ever(stage: Stage) -> None:
     assert classes(stage, ours)["same"][0] == "fairgate-e2e-first"
 
 
-def test_whoever_makes_it_a_pod_gets_the_twin_of_its_class_or_of_none(stage: Stage) -> None:
+def test_each_pod_gets_the_twin_of_its_class_whatever_creates_it(stage: Stage) -> None:
     ours = stage.namespace("makers")
     high = stage.priority_class("e2e-made", 1_000)
     own = {"preemptionPolicy": "Never", "value": 7, "metadata": {"name": "e2e-polite"}}

@@ -130,7 +130,7 @@ def budget(stage: Stage, namespace: str, least: int, *pods: str) -> None:
     until("the budget is known", known)
 
 
-def test_r1_a_guarantee_is_taken_back_and_nobody_else_is_touched(stage: Stage) -> None:
+def test_r1_guarantee_is_reclaimed_by_evicting_one_borrowing_pod(stage: Stage) -> None:
     policy(stage)
     a, b, c = (team(stage, f"r1{each}", 3) for each in "abc")
     start(stage, a, *ones("a", 3))
@@ -151,7 +151,7 @@ def test_r1_a_guarantee_is_taken_back_and_nobody_else_is_touched(stage: Stage) -
     assert "secret-name" not in message
 
 
-def test_r2_what_is_borrowed_is_evened_out_if_the_policy_says_so(stage: Stage) -> None:
+def test_r2_borrowed_capacity_is_balanced_only_with_reclaim_fair(stage: Stage) -> None:
     policy(stage, reclaim="guarantee")
     a, b, c = (team(stage, f"r2{each}", 3) for each in "abc")
     start(stage, a, *ones("a", 3))
@@ -177,7 +177,7 @@ def test_r3_an_imbalance_is_not_swapped(stage: Stage) -> None:
     nobody_goes(stage, NINE, (a, "two"), before)
 
 
-def test_r4_one_workload_may_straddle_the_guarantee(stage: Stage) -> None:
+def test_r4_pod_that_is_partly_within_the_guarantee_is_evicted(stage: Stage) -> None:
     policy(stage)
     a, b = (team(stage, f"r4{each}", 3) for each in "ab")
     start(stage, b, work("all", 9))
@@ -197,7 +197,9 @@ def test_r5_the_taker_must_not_end_higher(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("within", ["Never", "LowerPriority"])
-def test_r6_nobody_is_evicted_for_ever(stage: Stage, within: str) -> None:
+def test_r6_lower_priority_pod_is_evicted_only_if_within_queue_allows(
+    stage: Stage, within: str
+) -> None:
     policy(stage, withinQueue=within)
     mark = within[0].lower()
     a, c = team(stage, f"r6a-{mark}", 4, SEVEN), team(stage, f"r6c-{mark}", 2, SEVEN)
@@ -218,7 +220,7 @@ def test_r6_nobody_is_evicted_for_ever(stage: Stage, within: str) -> None:
     assert "higher priority" in message
 
 
-def test_off_and_min_runtime_keep_everybody_until_the_policy_changes(stage: Stage) -> None:
+def test_no_pod_is_evicted_if_reclaim_is_off_or_min_runtime_not_reached(stage: Stage) -> None:
     policy(stage, reclaim="off")
     a, b = team(stage, "offa", 4), team(stage, "offb", 0)
     start(stage, b, *ones("b", 9))
@@ -234,7 +236,7 @@ def test_off_and_min_runtime_keep_everybody_until_the_policy_changes(stage: Stag
     assert reclaimed(stage) == before + 4
 
 
-def test_the_least_quality_of_service_goes_first_and_what_must_stay_never(stage: Stage) -> None:
+def test_lowest_qos_class_is_evicted_first_and_non_preemptible_never(stage: Stage) -> None:
     policy(stage)
     a, b = team(stage, "qosa", 6), team(stage, "qosb", 2)
     kept = work("kept", 2, preemptible="false")  # within the guarantee
@@ -256,7 +258,7 @@ def test_the_least_quality_of_service_goes_first_and_what_must_stay_never(stage:
     assert stage.held(b) == ["never"]
 
 
-def test_a_budget_keeps_its_pods_and_others_go_in_their_place(stage: Stage) -> None:
+def test_reclaim_evicts_pods_that_no_disruption_budget_protects(stage: Stage) -> None:
     policy(stage)
     a, b = team(stage, "pdba", 4), team(stage, "pdbb", 0)
     start(stage, b, *ones("b", 9))
@@ -280,7 +282,7 @@ def put_off(stage: Stage, namespace: str) -> list[str]:
     return [m for m in told(stage, namespace, "Waiting") if "cannot be evicted" in m]
 
 
-def test_a_gang_goes_whole_or_stays_whole(stage: Stage) -> None:
+def test_gang_is_evicted_completely_or_not_at_all(stage: Stage) -> None:
     policy(stage)
     a, b = team(stage, "ganga", 3), team(stage, "gangb", 0)
     gang = [work(f"m-{n}", 3, gang="train", gang_size="3") for n in range(3)]
@@ -298,7 +300,7 @@ def test_a_gang_goes_whole_or_stays_whole(stage: Stage) -> None:
     until("all of it is counted", lambda: reclaimed(stage) == before + 3)
 
 
-def test_what_is_freed_is_kept_for_whom_it_was_freed_whoever_leads(stage: Stage) -> None:
+def test_reclaimed_capacity_stays_reserved_after_a_leader_change(stage: Stage) -> None:
     policy(stage)
     a, b, d = team(stage, "kepta", 4), team(stage, "keptb", 0), team(stage, "keptd", 0)
     slow = ones("b", 9)

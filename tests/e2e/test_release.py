@@ -50,7 +50,7 @@ def test_whatever_is_applied_is_held_and_released_as_it_was_written(
     assert len(stage.running(ours)) == count
 
 
-def test_a_pod_with_nothing_managed_never_reaches_the_webhook(stage: Stage) -> None:
+def test_webhook_is_not_called_for_pods_without_managed_resources(stage: Stage) -> None:
     ours = stage.namespace("cpu-only")
     stage.apply(ours, *(pod(f"cpu-{i}", 0) for i in range(5)))
     until("they run", lambda: len(stage.running(ours)) == 5)
@@ -96,7 +96,7 @@ def test_two_tenants_of_weight_2_to_1_use_a_full_pool_2_to_1(stage: Stage) -> No
     assert table.split()[:6] == ["NAME", "WEIGHT", "SHARE", "USED", "PENDING", "AGE"]
 
 
-def test_priority_orders_one_users_pods_and_nobody_elses(stage: Stage) -> None:
+def test_priority_orders_only_pods_of_the_same_user(stage: Stage) -> None:
     wall, team = stage.namespace("wall"), stage.namespace("team")
     stage.tenant("team", "1", team)
     high = stage.priority_class("e2e-high", 1_000_000)
@@ -136,7 +136,7 @@ def test_a_pod_deleted_while_held_leaves_the_queue(stage: Stage) -> None:
     until("the other runs", lambda: stage.running(ours) == ["stays"])
 
 
-def test_people_are_told_what_happens(stage: Stage) -> None:
+def test_pod_events_report_waiting_and_release(stage: Stage) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("told")
     blockers = stage.block(wall)
     stage.apply(ours, pod("first", 8), pod("second", 8))
@@ -187,9 +187,7 @@ def test_forged_stamps_are_overwritten_with_a_warning(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("damage", ['{"fairgate.io/release": null}', "null"], ids=["key", "all"])
-def test_a_pod_whose_release_annotation_was_taken_away_is_released_all_the_same(
-    stage: Stage, damage: str
-) -> None:
+def test_pod_without_its_release_annotation_is_still_released(stage: Stage, damage: str) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("eraser")
     blockers = stage.block(wall)
     stage.apply(ours, pod("erased", 8))

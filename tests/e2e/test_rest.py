@@ -6,7 +6,7 @@ from tests.support.cluster_driver import Stage, pod, until
 from tests.support.rest import ask
 
 
-def test_a_queue_is_shown_to_whoever_rbac_allows(stage: Stage) -> None:
+def test_queue_is_shown_only_to_users_with_the_rbac_right(stage: Stage) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("shown")
     stage.tenant("shown", "1", ours)
     stage.block(wall)

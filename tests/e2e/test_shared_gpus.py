@@ -80,7 +80,7 @@ def on_nodes(stage: Stage, namespace: str) -> Counter[str]:
     )
 
 
-def test_a_tenant_of_parts_and_one_of_cards_end_with_as_many_devices(
+def test_tenants_with_fractions_and_whole_gpus_get_equal_shares(
     stage: Stage, ground: Ground
 ) -> None:
     ground.add("cards", {GPU: "4"})
@@ -125,7 +125,9 @@ def test_a_tenant_of_parts_and_one_of_cards_end_with_as_many_devices(
         )
 
 
-def test_a_part_goes_where_one_device_has_enough_left(stage: Stage, ground: Ground) -> None:
+def test_fraction_is_released_if_a_single_device_has_enough_left(
+    stage: Stage, ground: Ground
+) -> None:
     ground.add("hami", {GPU: "20", CORES: "200"})
     ours = stage.namespace("sixty")
     stage.tenant("sixty", "1", ours)
@@ -142,7 +144,7 @@ def test_a_part_goes_where_one_device_has_enough_left(stage: Stage, ground: Grou
     until("the third takes its place", lambda: waiting in stage.running(ours))
 
 
-def test_a_label_that_tells_nothing_stops_nobody(stage: Stage, ground: Ground) -> None:
+def test_invalid_replicas_label_does_not_stop_releases(stage: Stage, ground: Ground) -> None:
     ground.add("shared", {SHARED: "4"}, **{"nvidia.com/gpu.replicas": "many"})
     ours = stage.namespace("unpriced")
     stage.tenant("unpriced", "1", ours)

@@ -13,7 +13,7 @@ def told(stage: Stage, namespace: str, name: str) -> list[str]:
     return [str(event["message"]) for event in found]
 
 
-def test_who_is_within_the_guarantee_goes_before_all_who_borrow(stage: Stage) -> None:
+def test_tenant_within_its_guarantee_is_served_before_borrowers(stage: Stage) -> None:
     wall, poor, rich = map(stage.namespace, ("wall", "owner", "borrower"))
     stage.tenant("owner", "1", poor, quotas=quotas(guarantee=16))
     stage.tenant("borrower", "9", rich)
@@ -37,7 +37,7 @@ def test_who_is_within_the_guarantee_goes_before_all_who_borrow(stage: Stage) ->
     until("only one of them borrows", shown)
 
 
-def test_a_limit_holds_however_much_is_free_and_its_victim_is_told(stage: Stage) -> None:
+def test_pod_beyond_the_limit_waits_with_a_reason_in_an_empty_pool(stage: Stage) -> None:
     ours = stage.namespace("limited")
     stage.tenant("limited", "1", ours, quotas=quotas(limit=8))
     until("the leader knows the tenant", lambda: status(stage, "limited").get("pending") == 0)
@@ -58,7 +58,7 @@ def test_a_limit_holds_however_much_is_free_and_its_victim_is_told(stage: Stage)
     until("it runs when the limit is raised", lambda: len(stage.running(ours)) == 3)
 
 
-def test_a_pod_larger_than_any_node_waits_though_the_pool_has_room(stage: Stage) -> None:
+def test_pod_larger_than_any_node_waits_and_blocks_no_other_pod(stage: Stage) -> None:
     ours = stage.namespace("large")
     stage.apply(ours, pod("too-large", 9))
     until("it waits", lambda: bool(told(stage, ours, "too-large")))

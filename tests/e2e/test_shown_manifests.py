@@ -35,7 +35,7 @@ assert len(SHOWN) > 12, "pages and examples show manifests"
 
 
 @pytest.mark.parametrize("place", SHOWN)
-def test_what_is_shown_is_taken(stage: Stage, place: str) -> None:
+def test_api_server_accepts_the_documented_manifests(stage: Stage, place: str) -> None:
     ours = stage.namespace("shown")
     for each in SHOWN[place]:
         if "namespace" in each["metadata"]:

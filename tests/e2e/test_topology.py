@@ -106,7 +106,7 @@ def run(stage: Stage, namespace: str, *pods: Object) -> None:
     until(f"{count} pods run", lambda: len(stage.running(namespace)) == count)
 
 
-def test_a_gang_of_64_stands_in_the_one_rack_that_just_holds_it(racks: Stage) -> None:
+def test_gang_of_64_is_bound_in_the_only_rack_that_fits(racks: Stage) -> None:
     namespace = racks.namespace("just")
     taken = asking("taken", 1)
     taken["spec"]["nodeSelector"][RACK] = "r1"
@@ -123,7 +123,7 @@ def test_a_gang_of_64_stands_in_the_one_rack_that_just_holds_it(racks: Stage) ->
     assert {p["spec"]["nodeSelector"][RACK] for p in members_seen} == {"r2"}
 
 
-def test_a_gang_that_fits_no_rack_waits_with_a_reason_and_goes_when_one_is_free(
+def test_gang_that_fits_no_rack_waits_until_a_rack_is_free(
     racks: Stage,
 ) -> None:
     namespace = racks.namespace("waits")
@@ -170,7 +170,7 @@ def test_unlike_pods_of_a_gang_are_bound_to_just_their_nodes(racks: Stage) -> No
         assert expression["values"] == [item["spec"]["nodeName"]]
 
 
-def test_single_pods_fill_one_node_after_the_other_where_pods_are_packed(racks: Stage) -> None:
+def test_single_pods_fill_one_node_after_another_in_a_packed_pool(racks: Stage) -> None:
     namespace = racks.namespace("packed")
     run(racks, namespace, *(asking(f"p-{number}", kind="packed") for number in range(16)))
     assert sorted(bound(racks, namespace).values()) == [8, 8]
@@ -182,7 +182,7 @@ def test_single_pods_take_a_node_each_where_pods_are_spread(racks: Stage) -> Non
     assert sorted(bound(racks, namespace).values()) == [2] * 8
 
 
-def test_the_word_of_the_pod_goes_before_that_of_the_pool(racks: Stage) -> None:
+def test_placement_annotation_of_a_pod_overrides_the_pool(racks: Stage) -> None:
     namespace = racks.namespace("word")
     packed = [asking(f"p-{n}", kind="loose", placement="pack") for n in range(8)]
     spread = [asking(f"s-{n}", kind="packed", placement="spread") for n in range(8)]
@@ -194,7 +194,7 @@ def test_the_word_of_the_pod_goes_before_that_of_the_pool(racks: Stage) -> None:
 @pytest.mark.parametrize(
     ("annotation", "value"), [("topology", "rack"), ("placement", "tight"), ("topology", "near:x")]
 )
-def test_what_is_not_legible_is_told_and_does_no_harm(
+def test_invalid_topology_annotation_causes_a_warning_only(
     racks: Stage, annotation: str, value: str
 ) -> None:
     namespace = racks.namespace("typo")
@@ -205,7 +205,7 @@ def test_what_is_not_legible_is_told_and_does_no_harm(
     until("it runs", lambda: racks.running(namespace) == ["p"])
 
 
-def test_a_level_the_pool_does_not_have_is_told_to_whoever_waits(racks: Stage) -> None:
+def test_topology_level_missing_in_the_pool_is_reported_in_pod_events(racks: Stage) -> None:
     namespace = racks.namespace("level")
     racks.apply(namespace, *gang(2, 1, "required:example.com/row"))
     sentence = "one example.com/row, which spec.topology of the pool does not list"
@@ -243,7 +243,7 @@ def test_pods_with_affinity_of_their_own_keep_it(racks: Stage) -> None:
     assert sorted(bound(racks, namespace).values()) == [1, 1, 1]
 
 
-def test_the_example_of_the_documentation_stands_in_one_rack(stage: Stage) -> None:
+def test_documented_example_runs_in_one_rack(stage: Stage) -> None:
     namespace = stage.namespace("example")
     kubectl = stage.cluster.kubectl
     for number in range(8):

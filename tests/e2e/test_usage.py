@@ -109,7 +109,7 @@ def lives(pods: list[Object]) -> dict[str, Life]:
     }
 
 
-def test_usage_is_what_pods_used_though_the_controller_was_killed(
+def test_usage_equals_pod_lifetimes_after_the_controller_was_killed(
     stage: Stage, tmp_path: Path
 ) -> None:
     ours, others = stage.namespace("billed"), stage.namespace("others")
@@ -187,9 +187,7 @@ def running(stage: Stage) -> bool:
     return any(stage.using(namespace) for namespace in stage.namespaces)
 
 
-def test_an_auditor_verifies_what_rest_gave_and_sees_quotas_of_before(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_auditor_can_verify_the_chain_and_read_earlier_quotas(stage: Stage, tmp_path: Path) -> None:
     ours = stage.namespace("judged")
     quotas = [{"pool": "default", "guarantee": {GPU: 4}, "limit": {GPU: 8}}]
     stage.tenant("judged", "2", ours, quotas=quotas)

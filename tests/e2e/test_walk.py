@@ -57,7 +57,7 @@ def stranger(stage: Stage) -> Person:
     return lead
 
 
-def test_a_tenants_admin_needs_nothing_but_a_token(
+def test_tenant_admin_can_do_every_task_with_a_token_only(
     stage: Stage, stranger: Person, tmp_path: Path
 ) -> None:
     def next_is(user: str) -> bool:

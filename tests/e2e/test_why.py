@@ -26,7 +26,7 @@ def asker(stage: Stage, namespace: str) -> Callable[[str], Any]:
     return why
 
 
-def test_why_names_the_limit_the_order_and_what_is_lacking(stage: Stage) -> None:
+def test_why_names_limit_fair_order_and_missing_capacity(stage: Stage) -> None:
     wall, early, late, small = map(stage.namespace, ("why-wall", "early", "late", "small"))
     stage.tenant("early", "1", early)
     stage.tenant("late", "1", late)

@@ -26,7 +26,7 @@ def busy(rig: Rig, tally: Tally, more: int = 20) -> None:
     rig.until("creates succeed", lambda: len(tally.created) >= target)
 
 
-def test_f01_one_of_two_webhooks_killed_costs_a_few_creates(rig: Rig) -> None:
+def test_f01_killed_webhook_causes_refused_creates_for_a_moment_only(rig: Rig) -> None:
     namespace = rig.stage.namespace("f01")
     rig.start("controller")
     with ExitStack() as stack:

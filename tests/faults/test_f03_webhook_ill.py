@@ -52,7 +52,7 @@ def test_f03_a_slow_webhook_within_its_timeout_holds_pods(rig: Rig) -> None:
     assert max(each.ended - each.began for each in tally.created) > SLOW
 
 
-def test_f03_a_webhook_slower_than_its_timeout_holds_up_nobody_but_device_pods(rig: Rig) -> None:
+def test_f03_webhook_slower_than_its_timeout_refuses_only_device_pods(rig: Rig) -> None:
     namespace = rig.stage.namespace("f03-late")
     rig.start("controller")
     with beside(rig), Creators(rig.cluster.kubeconfig, namespace, workers=WORKERS) as devices:

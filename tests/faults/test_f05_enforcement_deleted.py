@@ -94,7 +94,7 @@ def test_f05_with_either_layer_deleted_the_other_holds(rig: Rig) -> None:
     assert GATE in gates(prey)
 
 
-def test_f05_what_slips_through_without_both_layers_is_what_we_report(rig: Rig) -> None:
+def test_f05_every_pod_that_bypasses_both_layers_is_reported_once(rig: Rig) -> None:
     """The second deletion is not repaired for a while, so that some pods bypass the gate.
 
     Each bypass is reported once, also if another leader follows.

@@ -10,7 +10,7 @@ from tests.support.cluster_driver import pod, stamp
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_f06_what_a_killed_leader_left_open_is_settled_by_the_next(rig: Rig, point: str) -> None:
+def test_f06_open_releases_of_a_killed_leader_are_settled_by_the_next(rig: Rig, point: str) -> None:
     """Two leaders in a row die: one with many releases under way, one at its first release."""
     first = rig.start("controller", crash_at=f"{point}:9")
     rig.until("the first leads", lambda: rig.leader() is first)

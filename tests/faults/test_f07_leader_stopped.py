@@ -36,7 +36,7 @@ def refused_patches(rig: Rig, name: str) -> int:
     )
 
 
-def test_f07_stale_patch_does_not_release_what_the_next_leader_holds(rig: Rig) -> None:
+def test_f07_stale_patch_does_not_release_a_pod_held_by_the_next_leader(rig: Rig) -> None:
     ours = rig.stage.namespace("f07-held")
     rig.stage.tenant("f07", "1", ours)
     old = stopped_before_a_patch(rig, ours)
@@ -52,7 +52,7 @@ def test_f07_stale_patch_does_not_release_what_the_next_leader_holds(rig: Rig) -
     assert stamp(rig.stage.pods(ours)[0]) == mark
 
 
-def test_f07_stale_patch_does_nothing_to_what_the_next_leader_released(rig: Rig) -> None:
+def test_f07_stale_patch_does_not_change_a_pod_of_the_next_leader(rig: Rig) -> None:
     ours = rig.stage.namespace("f07-released")
     old = stopped_before_a_patch(rig, ours)
     new = rig.start("controller")

@@ -21,7 +21,7 @@ FAULTS: dict[str, Callable[[Cable], None]] = {
 }
 
 
-def test_f08_without_redis_nothing_is_released_and_it_resumes(rig: Rig) -> None:
+def test_f08_no_pod_is_released_while_redis_is_unreachable(rig: Rig) -> None:
     # The lease is long enough to keep on a slow machine. Only Redis may be at fault here.
     leader = rig.start("controller", lease_seconds=15)
     crowd = Crowd(rig, "f08-redis")
@@ -58,7 +58,7 @@ def test_f08_without_the_api_server_it_stops_leading_and_resumes(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["late", "lost"])
-def test_f08_a_reply_that_does_not_come_is_no_answer(rig: Rig, lost: bool) -> None:
+def test_f08_releases_with_lost_replies_do_not_overfill_the_pool(rig: Rig, lost: bool) -> None:
     """Patches arrive, but replies do not. Released capacity counts until a watch event arrives."""
     # The lease is long enough to acquire over this proxy on a slow machine: four round trips.
     leader = rig.start("controller", release_concurrency=4, lease_seconds=15)

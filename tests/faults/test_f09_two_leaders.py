@@ -59,7 +59,7 @@ Force = Callable[[Rig, Program, Program], None]
 FORCED: list[Force] = [to_a_stranger, to_the_other, deleted, deleted_and_redis_emptied, stopped]
 
 
-def test_f09_two_leaders_under_load_break_nothing_and_epochs_go_up(rig: Rig) -> None:
+def test_f09_forced_leader_changes_cause_no_bypass_and_raise_epochs(rig: Rig) -> None:
     for _ in range(2):
         rig.start("controller")
     load = rig.load(pods=600, rate=6.0, runtime="1s")

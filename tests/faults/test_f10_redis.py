@@ -75,7 +75,7 @@ def test_f10_a_redis_that_refuses_writes_pauses_releases(rig: Rig) -> None:
         heals(rig, crowd, name)
 
 
-def test_f10_flushed_scripts_and_swallowed_replies_are_not_noticed_by_anybody(rig: Rig) -> None:
+def test_f10_releases_continue_after_flushed_scripts_and_lost_replies(rig: Rig) -> None:
     leader, crowd = full(rig, "f10-replies")
     with rig.redis_server.client() as server:
         server.script_flush()
@@ -89,7 +89,7 @@ def test_f10_flushed_scripts_and_swallowed_replies_are_not_noticed_by_anybody(ri
         heals(rig, crowd, f"{replies} replies swallowed")
 
 
-def test_f10_a_user_of_few_rights_suffices_and_its_password_is_not_told(rig: Rig) -> None:
+def test_f10_restricted_redis_user_suffices_and_password_is_not_logged(rig: Rig) -> None:
     def allow() -> None:
         with rig.redis_server.client() as server:
             server.execute_command("ACL", "SETUSER", "fairgate", *RIGHTS.split(), f">{PASSWORD}")
@@ -105,7 +105,7 @@ def test_f10_a_user_of_few_rights_suffices_and_its_password_is_not_told(rig: Rig
     assert PASSWORD not in leader.log.read_text()
 
 
-def test_f10_a_missing_redis_is_reported_to_everybody(rig: Rig) -> None:
+def test_f10_missing_redis_is_reported_in_events_policy_and_readiness(rig: Rig) -> None:
     nowhere = f"redis://127.0.0.1:{free_ports(1)[0]}/0"
     with rig.admin() as api:  # events of other tests
         api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/events")

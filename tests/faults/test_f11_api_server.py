@@ -34,7 +34,7 @@ def test_f11_a_killed_api_server_or_etcd_costs_a_pause(rig: Rig) -> None:
         rig.took(f"{name}: resumed after that", resumed)
 
 
-def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
+def test_f11_late_commits_of_a_stopped_api_server_are_counted(rig: Rig) -> None:
     leader = rig.start("controller", release_concurrency=4, lease_seconds=15)
     leader.api.delay(0.1)
     crowd = Crowd(rig, "f11-stopped")

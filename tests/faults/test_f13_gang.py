@@ -38,7 +38,7 @@ def die_half_way(rig: Rig, ours: str) -> int:
     return half
 
 
-def test_f13_gang_is_completed_before_anybody_else_is_released(rig: Rig) -> None:
+def test_f13_gang_is_completed_before_other_pods_are_released(rig: Rig) -> None:
     ours, others = rig.stage.namespace("f13-gang"), rig.stage.namespace("f13-others")
     die_half_way(rig, ours)
     rig.stage.apply(others, *(pod(f"other-{number}") for number in range(SIZE)))
@@ -60,7 +60,7 @@ def test_f13_gang_with_a_member_deleted_half_way_is_completed(rig: Rig) -> None:
     rig.took("replaced", rig.until("the gang is whole", lambda: rig.used(ours) == SIZE))
 
 
-def test_f13_gang_whose_members_all_fit_no_more_is_not_begun(rig: Rig) -> None:
+def test_f13_gang_that_does_not_fit_completely_is_not_started(rig: Rig) -> None:
     """A gang is never released in part, even if half the gang would fit."""
     ours, others = rig.stage.namespace("f13-large"), rig.stage.namespace("f13-small")
     leader = rig.start("controller")

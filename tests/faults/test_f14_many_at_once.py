@@ -52,7 +52,7 @@ def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(rig: Rig) -> None:
     assert used(rig) == 0
 
 
-def test_f14_force_deletes_give_back_what_was_used(rig: Rig) -> None:
+def test_f14_force_deleted_pods_free_their_capacity(rig: Rig) -> None:
     rig.start("controller", lease_seconds=LEASE_SECONDS)
     rig.leader()
     namespace = rig.stage.namespace("f14-force")

@@ -91,7 +91,7 @@ def test_f15_weights_and_limits_hold_from_the_next_decision_on(rig: Rig) -> None
     scene.nobody_was_evicted()
 
 
-def test_f15_tenants_go_pause_and_come_back(rig: Rig) -> None:
+def test_f15_paused_and_deleted_tenants_take_effect_under_load(rig: Rig) -> None:
     scene = Scene(rig, backlog=30)
     scene.say("a", "1", paused=True)
     scene.finish(scene.running("a")[:3])
@@ -113,7 +113,7 @@ def test_f15_tenants_go_pause_and_come_back(rig: Rig) -> None:
     scene.nobody_was_evicted()
 
 
-def test_f15_pools_come_pause_and_go(rig: Rig) -> None:
+def test_f15_created_paused_and_deleted_pools_take_effect_under_load(rig: Rig) -> None:
     scene = Scene(rig, backlog=30)
     with sides(scene):
         gone = scene.running(nodes=LEFT)[:3] + scene.running(nodes=RIGHT)[:2]
@@ -135,7 +135,7 @@ def test_f15_pools_come_pause_and_go(rig: Rig) -> None:
     scene.nobody_was_evicted()
 
 
-def test_f15_nodes_are_cordoned_shrink_vanish_and_come_back(rig: Rig) -> None:
+def test_f15_changed_and_deleted_nodes_take_effect_under_load(rig: Rig) -> None:
     scene = Scene(rig, backlog=40)
     rig.cluster.kubectl("cordon", RIGHT[1])
     scene.finish(scene.running(nodes=LEFT[:1])[:2] + scene.running(nodes=RIGHT[1:])[:2])

@@ -40,7 +40,7 @@ def test_f16_clock_steps_change_neither_the_leader_nor_the_order(rig: Rig) -> No
     assert leader.lines("leadership ended") == []
 
 
-def test_f16_clock_step_back_keeps_no_refused_pod_waiting(rig: Rig) -> None:
+def test_f16_clock_step_back_does_not_extend_the_backoff_of_a_pod(rig: Rig) -> None:
     """A refused pod backs off for some seconds. A clock step back must not make it an hour."""
     leader = rig.start("controller", clock=True)
     ours = rig.stage.namespace("f16-rests")

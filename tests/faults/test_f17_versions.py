@@ -21,7 +21,7 @@ LAYOUT = "fairgate:{default}:layout"
 NOT_STANDING = "not standing for leader: no Redis"
 
 
-def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> None:
+def test_f17_foreign_redis_layout_is_refused_on_upgrade_and_rollback(rig: Rig) -> None:
     old = rig.start("controller")
     crowd = Crowd(rig, "f17-upgrade")
     crowd.until_full()
@@ -53,7 +53,7 @@ def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> N
         assert redis.get(LAYOUT) == b"1"
 
 
-def test_f17_a_leader_that_slept_through_an_upgrade_writes_nothing(rig: Rig) -> None:
+def test_f17_leader_suspended_during_an_upgrade_writes_nothing(rig: Rig) -> None:
     old = rig.start("controller")
     crowd = Crowd(rig, "f17-asleep")
     crowd.until_full()

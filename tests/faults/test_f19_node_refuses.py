@@ -81,7 +81,7 @@ class Teams:
         report(self.rig, [self.find(team, name)], {"status": status})
 
 
-def test_f19_a_node_that_refuses_pods_draws_no_more_of_them(rig: Rig) -> None:
+def test_f19_node_that_refuses_pods_gets_no_more_pods(rig: Rig) -> None:
     rig.start("controller")
     crowd, teams = Crowd(rig, "crowd", FITTING), Teams(rig)
     crowd.until_full()

@@ -118,7 +118,7 @@ def asking(installed: LocalCluster) -> LocalCluster:
 
 
 @pytest.mark.parametrize("spec", GPU_PODS.values(), ids=GPU_PODS.keys())
-def test_webhook_is_asked_about_every_spelling_of_a_gpu_pod(
+def test_webhook_is_called_for_every_form_of_a_gpu_request(
     asking: LocalCluster, spec: Object
 ) -> None:
     assert is_asked(asking, ASKED, spec)
@@ -137,7 +137,7 @@ def test_other_pods_never_reach_the_webhook(asking: LocalCluster, spec: Object) 
     assert not is_asked(asking, ASKED, spec)
 
 
-def test_pod_without_containers_is_told_just_that(asking: LocalCluster) -> None:
+def test_pod_without_containers_is_refused_by_the_api_server(asking: LocalCluster) -> None:
     with pytest.raises(ClusterError, match=r"spec\.containers: Required value"):
         is_asked(asking, ASKED, {"containers": None})
 

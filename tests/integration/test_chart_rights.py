@@ -264,7 +264,7 @@ def test_no_account_has_a_wildcard(installed: LocalCluster) -> None:
     assert not [rule for rule in rules_of(installed, *ROLES) if "*" in str(rule)]
 
 
-def test_api_writes_nothing_but_questions_and_what_rest_is_for(installed: LocalCluster) -> None:
+def test_api_account_may_write_only_reviews_and_rest_resources(installed: LocalCluster) -> None:
     written = {
         resource
         for rule in rules_of(installed, "api")

@@ -262,7 +262,7 @@ def shown(installed: LocalCluster) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_kubectl_shows_what_matters(shown: LocalCluster, kind: str) -> None:
+def test_kubectl_get_prints_the_expected_columns(shown: LocalCluster, kind: str) -> None:
     assert CELLS[kind].items() <= cells(shown, kind, SHOWN[kind][0]).items()
 
 

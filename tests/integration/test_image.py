@@ -80,7 +80,7 @@ def test_the_image_is_small(archive: tarfile.TarFile) -> None:
     assert unpacked <= UNPACKED
 
 
-def test_the_image_serves_as_an_ordinary_user_and_names_its_licence(
+def test_image_runs_as_non_root_user_and_has_license_labels(
     archive: tarfile.TarFile,
 ) -> None:
     written = archive.extractfile(contents(archive)["Config"])

@@ -151,7 +151,7 @@ async def test_a_config_map_that_was_put_back_is_still_helms_to_upgrade(release:
 
 
 @pytest.mark.parametrize("observing", [False, True], ids=["enforcing", "observing"])
-async def test_uninstalling_leaves_nothing(release: Release, observing: bool) -> None:
+async def test_uninstall_leaves_no_enforcement_objects(release: Release, observing: bool) -> None:
     kept = release.kept
     kept.observes = observing
     counting = Counting(kept.client)
@@ -169,7 +169,7 @@ ORDERS = (
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order[0])
-async def test_deleting_everything_in_any_order_leaves_nothing(
+async def test_no_object_is_restored_after_all_are_deleted_in_any_order(
     release: Release, order: tuple[str, ...]
 ) -> None:
     kept = release.kept

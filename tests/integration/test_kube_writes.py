@@ -57,7 +57,7 @@ async def test_owner_reads_the_event_on_the_pod(client: Client) -> None:
     assert announcer.dropped == 0
 
 
-async def test_status_is_merged_and_the_spec_left_alone(
+async def test_status_write_is_merged_and_does_not_change_the_spec(
     client: Client, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("cluster").install()

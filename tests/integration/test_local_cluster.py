@@ -144,7 +144,7 @@ def test_pod_with_runtime_succeeds(cluster: LocalCluster) -> None:
     cluster.kubectl("delete", "pod", "brief")
 
 
-def test_complaint_of_kubectl_is_told(cluster: LocalCluster) -> None:
+def test_kubectl_error_message_is_in_the_exception(cluster: LocalCluster) -> None:
     with pytest.raises(ClusterError, match='namespaces "nowhere" not found'):
         cluster.kubectl("get", "namespace", "nowhere")
 
@@ -175,7 +175,7 @@ def test_writes_to_pods_are_in_the_audit_log(cluster: LocalCluster) -> None:
     until(lambda: {"create", "delete"} <= verbs())
 
 
-def test_api_server_shows_webhooks_who_it_is(cluster: LocalCluster) -> None:
+def test_api_server_authenticates_to_webhooks_with_its_certificate(cluster: LocalCluster) -> None:
     """A webhook that trusts only the webhook client CA can authenticate the API server."""
     pki = cluster.folder / "pki"
     inside = ssl.create_default_context(
@@ -196,7 +196,7 @@ def test_api_server_shows_webhooks_who_it_is(cluster: LocalCluster) -> None:
         assert caller.result() == ((("commonName", "kube-apiserver-webhook-client"),),)
 
 
-def test_up_cleans_up_after_a_killed_run_and_down_leaves_nothing(own: LocalCluster) -> None:
+def test_up_cleans_up_after_a_killed_run_and_down_leaves_no_process(own: LocalCluster) -> None:
     run = bring_up(own.folder)
     started(own.folder, "kube-apiserver")
     run.kill()
@@ -222,7 +222,7 @@ def test_up_cleans_up_after_a_killed_run_and_down_leaves_nothing(own: LocalClust
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_interrupted_up_takes_down_what_it_started(own: LocalCluster, sign: int) -> None:
+def test_interrupted_up_stops_its_processes(own: LocalCluster, sign: int) -> None:
     run = bring_up(own.folder)
     children = started(own.folder, "etcd")
     run.send_signal(sign)
@@ -232,7 +232,9 @@ def test_interrupted_up_takes_down_what_it_started(own: LocalCluster, sign: int)
     assert not own.folder.exists()
 
 
-def test_folder_of_somebody_else_is_left_alone(tmp_path: Path, cluster_tools: Tools) -> None:
+def test_folder_with_other_files_is_refused_and_unchanged(
+    tmp_path: Path, cluster_tools: Tools
+) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     cluster = LocalCluster(tmp_path)
     with pytest.raises(InvalidInput, match="not empty"):

@@ -24,7 +24,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
         processes.stop_all()
 
 
-def test_without_its_password_it_answers_nothing(started: Started) -> None:
+def test_redis_refuses_commands_without_the_password(started: Started) -> None:
     url, _ = started
     where = urlsplit(url)
     with (
@@ -54,7 +54,7 @@ def holds(path: Path, password: str) -> bool:
     return password.encode() in path.read_bytes()
 
 
-def test_each_has_a_password_of_its_own(started: Started, tmp_path: Path) -> None:
+def test_each_redis_has_its_own_password(started: Started, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     processes = Processes(other)

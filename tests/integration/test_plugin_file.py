@@ -89,7 +89,7 @@ def test_a_request_loads_no_models_of_kubernetes_and_not_rich(plugin: Path) -> N
     assert not [each for each in loaded if each.startswith(("kubernetes.client.models.", "rich"))]
 
 
-def test_it_has_no_server_code_and_nothing_compiled(plugin: Path) -> None:
+def test_plugin_contains_no_server_code_and_no_compiled_files(plugin: Path) -> None:
     with zipfile.ZipFile(plugin) as archive:
         names = archive.namelist()
     own = {Path(name).parts[2] for name in names if name.startswith("site-packages/app/")}

@@ -56,9 +56,7 @@ def run(town: Served, folder: Path, token: str, *words: str) -> tuple[int, str, 
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_documented_command_makes_models_that_read_real_answers(
-    town: Served, folder: Path
-) -> None:
+def test_documented_client_command_prints_the_documented_output(town: Served, folder: Path) -> None:
     [shown] = commands("docs/api.md", "Operation ids such as `get_tenant_queue`")
     _, name, *words = shlex.split(shown.text)
     assert name == SCRIPT.name

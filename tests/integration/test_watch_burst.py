@@ -118,7 +118,7 @@ class Burst:
         await self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH, timeout=60)
 
 
-async def test_watch_loses_nothing_while_pods_are_created_as_fast_as_the_server_takes_them(
+async def test_watch_loses_no_event_during_a_burst_of_creates(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted: list[WatchedSource] = []

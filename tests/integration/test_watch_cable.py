@@ -151,7 +151,7 @@ async def test_short_break_costs_no_list_and_no_event(bench: Bench) -> None:
         assert not any(map(stale, bench.heard.events))
 
 
-async def test_pod_deleted_while_nobody_watched_is_found_gone(bench: Bench) -> None:
+async def test_pod_deleted_during_a_broken_connection_is_reported_gone(bench: Bench) -> None:
     async with bench.watching() as watch:
         await bench.make("a")
         await bench.make("b")
@@ -176,7 +176,7 @@ async def test_dead_connection_is_noticed_and_left(bench: Bench) -> None:
         await bench.heard.until(fresh, at)
 
 
-async def test_watch_goes_on_when_the_server_ends_it(bench: Bench) -> None:
+async def test_watch_continues_after_the_server_ends_it(bench: Bench) -> None:
     async with bench.watching(replace(PATIENT, follow=(1.0, 1.0))) as watch:
         for name in "abc":
             at = len(bench.heard.events)
@@ -187,7 +187,7 @@ async def test_watch_goes_on_when_the_server_ends_it(bench: Bench) -> None:
         assert not any(map(stale, bench.heard.events))
 
 
-async def test_catching_up_shows_what_a_dead_connection_kept_back(bench: Bench) -> None:
+async def test_catch_up_delivers_events_delayed_by_a_frozen_connection(bench: Bench) -> None:
     async with bench.watching(PATIENT) as watch:
         bench.cable.freeze()
         await bench.make("a")
@@ -203,7 +203,7 @@ async def test_catching_up_shows_what_a_dead_connection_kept_back(bench: Bench) 
         assert watch.is_fresh
 
 
-async def test_catching_up_finds_what_is_gone(bench: Bench) -> None:
+async def test_catch_up_reports_deleted_pods(bench: Bench) -> None:
     async with bench.watching(PATIENT) as watch:
         await bench.make("a")
         await bench.heard.until(pod("a"))

@@ -66,7 +66,7 @@ async def restored(kept: Kept, kind: str, before: Object) -> None:
 # --- the CA ---
 
 
-async def test_every_webhook_gets_our_ca_and_nobody_is_blamed(kept: Kept) -> None:
+async def test_ca_is_written_to_every_webhook_without_counting_a_restore(kept: Kept) -> None:
     async with kept.keeping():
         objects = await kept.settle()
     bundles = {
@@ -89,7 +89,7 @@ async def test_a_changed_ca_is_everywhere_once_it_is_published(kept: Kept) -> No
     assert not kept.guarded.restores
 
 
-async def test_a_changed_ca_is_seen_without_being_told(kept: Kept) -> None:
+async def test_changed_ca_is_published_without_a_call(kept: Kept) -> None:
     async with kept.keeping():
         await kept.settle()
         kept.ca += kept.ca
@@ -138,7 +138,7 @@ async def test_a_replica_that_is_behind_leaves_the_newer_ca_alone(kept: Kept) ->
     assert not kept.guarded.restores
 
 
-async def test_a_ca_is_published_though_the_old_one_is_ours_too(kept: Kept) -> None:
+async def test_new_ca_is_published_if_the_old_ca_is_also_valid(kept: Kept) -> None:
     async def is_any(ca_pem: bytes) -> bool:
         return True
 
@@ -154,7 +154,7 @@ async def test_a_ca_is_published_though_the_old_one_is_ours_too(kept: Kept) -> N
     assert not kept.guarded.restores
 
 
-async def test_a_replica_that_stays_ahead_for_ever_is_none(kept: Kept) -> None:
+async def test_ca_of_a_replica_that_stays_ahead_is_replaced_after_ca_wait(kept: Kept) -> None:
     old = kept.ca
 
     async def is_new(ca_pem: bytes) -> bool:
@@ -175,7 +175,7 @@ async def test_a_replica_that_stays_ahead_for_ever_is_none(kept: Kept) -> None:
         await until(back)
 
 
-async def test_nothing_is_enforced_before_the_mode_is_known(kept: Kept) -> None:
+async def test_enforcement_is_weakened_until_the_mode_is_known(kept: Kept) -> None:
     kept.observes = None
     counting = Counting(kept.client)
     async with kept.keeping(counting, replace(QUICK, mode_wait=3600.0)):
@@ -184,7 +184,7 @@ async def test_nothing_is_enforced_before_the_mode_is_known(kept: Kept) -> None:
         assert await weakened(kept)
 
 
-async def test_a_mode_that_nobody_tells_is_to_enforce(kept: Kept) -> None:
+async def test_mode_is_enforce_if_it_stays_unknown(kept: Kept) -> None:
     kept.observes = None
     async with kept.keeping(pace=replace(QUICK, mode_wait=0.1)):
         objects = await kept.settle()
@@ -195,7 +195,7 @@ async def test_a_mode_that_nobody_tells_is_to_enforce(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_deleted_is_put_back(kept: Kept, kind: str) -> None:
+async def test_deleted_object_is_restored(kept: Kept, kind: str) -> None:
     async with kept.keeping():
         before = (await kept.settle())[kind]
         await kept.client.request("DELETE", kept.path(kind))
@@ -267,7 +267,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-async def test_what_is_edited_is_put_back(kept: Kept, name: str) -> None:
+async def test_edited_object_is_restored(kept: Kept, name: str) -> None:
     kind, edit = EDITS[name]
     async with kept.keeping():
         before = (await kept.settle())[kind]
@@ -275,7 +275,7 @@ async def test_what_is_edited_is_put_back(kept: Kept, name: str) -> None:
         await restored(kept, kind, before)
 
 
-async def test_whoever_proves_is_told_that_something_was_put_back(kept: Kept) -> None:
+async def test_callback_is_called_after_a_restore(kept: Kept) -> None:
     told: list[bool] = []
     async with kept.keeping(then=lambda: told.append(True)) as watchdog:
         before = (await kept.settle())[POLICY]
@@ -300,7 +300,7 @@ async def test_an_overwritten_ca_is_put_back(kept: Kept) -> None:
         await restored(kept, MUTATING, before)
 
 
-async def test_what_others_write_beside_ours_stays(kept: Kept) -> None:
+async def test_restore_keeps_fields_of_other_writers(kept: Kept) -> None:
     async with kept.keeping():
         before = (await kept.settle())[BINDING]
         await kept.edit(BINDING, lambda live: live["metadata"]["labels"].update(team="a"))
@@ -310,7 +310,7 @@ async def test_what_others_write_beside_ours_stays(kept: Kept) -> None:
         await restored(kept, BINDING, wanted)
 
 
-async def test_operators_are_told_what_was_touched_and_by_whom(kept: Kept) -> None:
+async def test_restore_event_names_the_changed_field_and_its_manager(kept: Kept) -> None:
     events = f"/api/v1/namespaces/{kept.name}/events"
 
     async def told() -> list[str]:
@@ -341,7 +341,7 @@ async def test_the_config_map_that_is_put_back_belongs_to_helm_as_before(kept: K
 # --- no other object is written ---
 
 
-async def test_nothing_is_written_where_nothing_differs(kept: Kept) -> None:
+async def test_unchanged_objects_are_not_written(kept: Kept) -> None:
     async with kept.keeping():
         before = await kept.settle()
     counting = Counting(kept.client)
@@ -421,7 +421,7 @@ async def test_replicas_do_not_fight(kept: Kept) -> None:
         assert len(counting.writes) - writes <= 2  # requests under way when the first was seen
 
 
-async def test_a_document_the_server_refuses_does_not_keep_the_others_from_being_kept(
+async def test_refused_document_does_not_prevent_the_restore_of_others(
     kept: Kept,
 ) -> None:
     async with kept.keeping():
@@ -432,7 +432,7 @@ async def test_a_document_the_server_refuses_does_not_keep_the_others_from_being
         await restored(kept, BINDING, before)
 
 
-async def test_a_name_that_must_be_free_is_not_believed(kept: Kept) -> None:
+async def test_object_with_the_dry_run_name_does_not_affect_the_webhooks(kept: Kept) -> None:
     """An object with the dry-run name must not influence the desired state."""
     async with kept.keeping():
         before = (await kept.settle())[MUTATING]
@@ -457,7 +457,7 @@ async def test_a_name_that_must_be_free_is_not_believed(kept: Kept) -> None:
 # --- a new installation ---
 
 
-async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: Kept) -> None:
+async def test_enforcement_is_weakened_until_the_api_server_reaches_a_replica(kept: Kept) -> None:
     reached = False
     had_looked: list[bool] = []
 
@@ -491,7 +491,7 @@ async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: K
     assert len(had_looked) == last  # a proof is needed once
 
 
-async def test_a_replica_that_starts_later_weakens_nothing(kept: Kept) -> None:
+async def test_replica_that_starts_later_does_not_weaken_enforcement(kept: Kept) -> None:
     async def unreached() -> str:
         return "no answer"
 
@@ -503,7 +503,7 @@ async def test_a_replica_that_starts_later_weakens_nothing(kept: Kept) -> None:
         assert all([await is_back(kept, kind, before[kind]) for kind in KINDS])
 
 
-async def test_nothing_is_proved_while_observing(kept: Kept) -> None:
+async def test_reachability_is_not_tested_in_mode_observe(kept: Kept) -> None:
     kept.observes = True
 
     async def forbidden() -> str:
@@ -540,7 +540,7 @@ async def test_a_document_that_cannot_be_written_does_not_stop_the_canary(kept: 
         await until(applied)
 
 
-async def test_the_mode_of_the_installation_is_told(kept: Kept) -> None:
+async def test_mode_of_the_config_map_is_reported_with_each_change(kept: Kept) -> None:
     told: list[Mode] = []
     async with kept.keeping(default_mode=told.append):
         await kept.settle()
@@ -588,7 +588,7 @@ async def test_observing_takes_the_teeth_at_once_and_gives_them_back(kept: Kept)
     assert not kept.guarded.restores
 
 
-async def test_what_is_deleted_while_observing_stays_away_until_the_mode_ends(kept: Kept) -> None:
+async def test_objects_deleted_in_mode_observe_are_restored_after_it_ends(kept: Kept) -> None:
     counting = Counting(kept.client)
     async with kept.keeping(counting):
         before = await kept.settle()
@@ -614,7 +614,7 @@ async def test_what_is_deleted_while_observing_stays_away_until_the_mode_ends(ke
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_goes_while_it_is_written_is_not_made_anew(kept: Kept, kind: str) -> None:
+async def test_object_deleted_during_a_restore_is_not_created_again(kept: Kept, kind: str) -> None:
     async with kept.keeping():
         live = (await kept.settle())[kind]
     wanted = copy.deepcopy(live)
@@ -641,7 +641,7 @@ async def test_an_edit_is_undone_while_observing(kept: Kept) -> None:
         await restored(kept, BINDING, before)
 
 
-async def test_it_ends_when_told_though_something_has_just_changed(kept: Kept) -> None:
+async def test_watchdog_stops_on_request_right_after_a_change(kept: Kept) -> None:
     async with asyncio.timeout(60), kept.keeping():
         await kept.settle()
         await kept.edit(POLICY, lambda policy: policy["spec"].update(failurePolicy="Ignore"))

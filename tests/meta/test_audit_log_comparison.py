@@ -93,7 +93,9 @@ def said(tmp_path: Path, events: list[Object], *entries: Object, lossy: bool = F
         ([CONFIGURED], [CHANGED]),
     ],
 )
-def test_what_agrees_is_let_be(tmp_path: Path, events: list[Object], entries: list[Object]) -> None:
+def test_agreeing_audit_log_and_entries_give_no_findings(
+    tmp_path: Path, events: list[Object], entries: list[Object]
+) -> None:
     assert said(tmp_path, events, *entries) == []
 
 
@@ -114,13 +116,13 @@ def test_what_agrees_is_let_be(tmp_path: Path, events: list[Object], entries: li
         ([{**CREATED, "level": "Metadata"}], [], "lacks the bodies"),
     ],
 )
-def test_what_disagrees_is_told(
+def test_disagreement_of_audit_log_and_entries_is_reported(
     tmp_path: Path, events: list[Object], entries: list[Object], words: str
 ) -> None:
     assert words in " ".join(said(tmp_path, events, *entries))
 
 
-def test_a_patch_whose_fate_the_server_did_not_tell_may_have_happened(tmp_path: Path) -> None:
+def test_patch_with_unknown_outcome_agrees_with_and_without_an_entry(tmp_path: Path) -> None:
     patch = [
         {"op": "test", "path": "/metadata/uid", "value": "u1"},
         {"op": "remove", "path": "/spec/schedulingGates"},
@@ -130,13 +132,13 @@ def test_a_patch_whose_fate_the_server_did_not_tell_may_have_happened(tmp_path: 
     assert said(tmp_path, [CREATED, lost]) == []
 
 
-def test_what_a_killed_server_did_not_write_down_is_no_disagreement(tmp_path: Path) -> None:
+def test_lossy_log_may_lack_events_but_every_release_needs_an_entry(tmp_path: Path) -> None:
     assert said(tmp_path, [CREATED], ENTRY)
     assert not said(tmp_path, [CREATED], ENTRY, lossy=True)
     assert said(tmp_path, [CREATED, RELEASED], lossy=True)
 
 
-def test_who_is_not_known_is_a_disagreement_unless_the_webhook_was_away(tmp_path: Path) -> None:
+def test_unknown_author_is_a_disagreement_unless_the_webhook_was_down(tmp_path: Path) -> None:
     events = [CREATED, BY_HAND, CONFIGURED]
     nobody = [{**each, "facts": {**each["facts"], "by": "unknown"}} for each in (HAND, CHANGED)]
     assert len(said(tmp_path, events, *nobody)) == 2

@@ -45,7 +45,7 @@ def links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_linked_to_is_there(page: Path) -> None:
+def test_links_point_to_existing_files_and_anchors(page: Path) -> None:
     for link in links(page):
         name, _, anchor = link.partition("#")
         file = (page.parent / name).resolve() if name else page
@@ -53,11 +53,11 @@ def test_what_is_linked_to_is_there(page: Path) -> None:
         assert not anchor or anchor in anchors(file), link
 
 
-def test_there_are_links_to_judge() -> None:
+def test_documentation_has_more_than_fifty_links() -> None:
     assert sum(len(links(page)) for page in PAGES) > 50
 
 
-def test_every_metric_is_told_on_the_page_of_operations() -> None:
+def test_every_metric_is_on_the_operations_page() -> None:
     families = [each.name for each in metrics.REGISTRY.collect() if "fairgate" in each.name]
     page = (ROOT / "docs" / "operations.md").read_text()
     assert len(families) > 20
@@ -69,7 +69,7 @@ def test_every_rule_that_holds_a_pod_back_is_explained_to_users() -> None:
     assert [rule.value for rule in Rule if f"| `{rule.value}` |" not in page] == []
 
 
-def test_decisions_have_one_number_each_and_say_it() -> None:
+def test_each_decision_has_a_unique_number_in_its_heading() -> None:
     pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     numbers = [int(page.name[:4]) for page in pages]
     assert len(set(numbers)) == len(numbers)

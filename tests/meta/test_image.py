@@ -80,14 +80,14 @@ def test_every_role_runs_as_the_user_that_the_chart_demands() -> None:
     assert "USER 65532:65532" in stages()[-1]
 
 
-def test_the_final_stage_runs_nothing_and_needs_no_shell() -> None:
+def test_final_stage_has_no_run_instruction_and_needs_no_shell() -> None:
     final = stages()[-1]
     assert [line for line in final if line.startswith("RUN")] == []
     commands = [line.split(" ", 1)[1] for line in final if re.match("ENTRYPOINT|CMD", line)]
     assert [json.loads(each) for each in commands] == [["fairgate"], ["serve"]]
 
 
-def test_the_build_reads_what_the_context_has_and_nothing_else() -> None:
+def test_build_context_contains_exactly_the_copied_files() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"

@@ -74,7 +74,7 @@ def test_target_is_judged_by_the_median_not_by_the_worst_round() -> None:
     assert compared.is_met
 
 
-def test_without_a_target_nothing_is_met_or_missed() -> None:
+def test_ratio_without_a_target_is_neither_met_nor_missed() -> None:
     assert ratio("a / b", series(1.0), series(2.0)).is_met is None
 
 
@@ -89,7 +89,9 @@ def test_percentile_of_few_values_is_not_below_its_share() -> None:
 
 
 @pytest.mark.parametrize(("values", "per_cent"), [([], 50), ([1.0], 0), ([1.0], 101)])
-def test_percentile_of_nothing_is_refused(values: list[float], per_cent: float) -> None:
+def test_percentile_of_no_values_or_out_of_range_is_refused(
+    values: list[float], per_cent: float
+) -> None:
     with pytest.raises(ValueError, match="percentile"):
         percentile(values, per_cent)
 
@@ -173,7 +175,7 @@ def test_watch_that_ended_in_an_error_is_no_result() -> None:
         GateWatch().hear(b'{"type":"ERROR","object":{}}')
 
 
-async def test_watch_says_how_far_it_got_when_pods_stay_held() -> None:
+async def test_watch_timeout_reports_how_many_pods_were_released() -> None:
     watch = GateWatch()
     watch.hear(line("ADDED", "a"))
     with pytest.raises(load.BenchFailed, match="only 1 of 2 pods"):
@@ -218,13 +220,13 @@ def test_cpu_of_a_process_is_read_behind_a_name_with_spaces_and_parentheses() ->
     assert cpu.cpu_of(stat) == (14 + 15) * cpu.TICK_MS
 
 
-def test_cost_is_what_a_turn_used_beyond_the_idle_use() -> None:
+def test_cost_per_pod_excludes_the_idle_use() -> None:
     turn = cost.turn_of({"a": 5_000.0, "b": 10.0}, {"a": 100.0, "b": 10.0}, 10.0, 100)
     assert turn.per_pod == {"a": 40.0, "b": 0.0}
     assert turn.sum() == 40.0
 
 
-def test_a_part_is_left_out_of_the_rules_and_the_others_stay() -> None:
+def test_ablation_removes_only_the_named_policies_and_webhooks() -> None:
     binding = {"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "fairgate-update"}}
     policy = {"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "fairgate-update"}}
     hooks = [{"name": "create.fairgate.io"}, {"name": "update.fairgate.io"}]

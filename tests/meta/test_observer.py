@@ -173,7 +173,7 @@ def test_an_exempt_pod_is_nobodys_business() -> None:
     assert stream.found == []
 
 
-def test_a_gate_that_goes_without_a_stamp_is_found() -> None:
+def test_gate_removal_without_a_stamp_is_found() -> None:
     stream = Stream()
     stream.opened(stream.held(), "0")
     assert stream.found == ["I2"]
@@ -201,7 +201,7 @@ def test_a_broken_glass_must_be_announced() -> None:
     assert told.found == []
 
 
-def test_a_release_by_somebody_else_is_found() -> None:
+def test_release_by_another_writer_is_found() -> None:
     stream = Stream()
     stream.opened(stream.held(), "1.1")
     (release,) = stream.judge.releases
@@ -239,7 +239,7 @@ def test_a_terminating_pod_still_counts() -> None:
     assert stream.found == ["I3"]
 
 
-def test_a_finished_pod_makes_room() -> None:
+def test_finished_pod_frees_its_capacity() -> None:
     stream = Stream()
     stream.changed(stream.opened(stream.held(8), "1.1"), phase="Failed")
     stream.opened(stream.held(8), "1.2")
@@ -257,7 +257,7 @@ def test_capacity_that_has_just_shrunk_still_counts_and_later_does_not() -> None
     assert stream.found == ["I3"]
 
 
-def test_a_node_that_carries_too_much_takes_nothing_from_the_others() -> None:
+def test_overcommitted_node_does_not_reduce_the_capacity_of_other_nodes() -> None:
     stream = Stream(nodes=2)
     stream.changed(stream.opened(stream.held(8), "1.1"), node="n0", phase="Running")
     stream.node("n0", gpus=2)
@@ -266,7 +266,7 @@ def test_a_node_that_carries_too_much_takes_nothing_from_the_others() -> None:
     assert stream.found == []
 
 
-def test_a_node_that_is_not_ready_offers_nothing() -> None:
+def test_node_that_is_not_ready_has_no_capacity() -> None:
     stream = Stream(nodes=2)
     stream.node("n1", ready=False)
     stream.version += 10
@@ -275,7 +275,7 @@ def test_a_node_that_is_not_ready_offers_nothing() -> None:
     assert stream.found == ["I3"]
 
 
-def test_two_pods_on_a_node_that_has_room_for_one_are_found() -> None:
+def test_two_pods_on_a_node_with_capacity_for_one_are_found() -> None:
     stream = Stream(nodes=2)
     for number in (1, 2):
         stream.changed(stream.opened(stream.held(8), f"1.{number}"), node="n0")
@@ -295,7 +295,7 @@ def test_a_release_beyond_the_limit_of_a_tenant_above_is_found() -> None:
     assert "tenant top" in stream.judge.violations[0].what
 
 
-def test_a_namespace_nobody_names_is_under_default() -> None:
+def test_unmapped_namespace_counts_towards_the_limit_of_tenant_default() -> None:
     stream = Stream(nodes=2)
     stream.tenant("default", limit=2)
     stream.version += 10
@@ -334,7 +334,7 @@ def test_a_pod_from_before_that_is_adopted_is_accepted() -> None:
     assert stream.found == []
 
 
-def test_mode_observe_holds_nothing_and_adopts() -> None:
+def test_ungated_and_adopted_pod_is_correct_in_mode_observe() -> None:
     stream = Stream()
     policy = {"metadata": {"name": "default", "uid": "p"}, "spec": {"mode": "Observe"}}
     stream.show("policies", policy)
@@ -346,7 +346,7 @@ def test_mode_observe_holds_nothing_and_adopts() -> None:
     assert stream.found == []
 
 
-def test_an_epoch_that_goes_back_is_found() -> None:
+def test_decreasing_epoch_is_found() -> None:
     stream = Stream()
     first, second, third = stream.held(), stream.held(), stream.held()
     stream.opened(first, "1.1")
@@ -355,7 +355,7 @@ def test_an_epoch_that_goes_back_is_found() -> None:
     assert stream.found == ["I5"]
 
 
-def test_an_epoch_that_goes_back_is_found_in_whatever_order_it_is_seen() -> None:
+def test_decreasing_epoch_is_found_in_any_order_of_observation() -> None:
     stream = Stream()
     first, second, third = stream.held(), stream.held(), stream.held()
     stream.opened(first, "1.1")
@@ -364,7 +364,7 @@ def test_an_epoch_that_goes_back_is_found_in_whatever_order_it_is_seen() -> None
     assert stream.found == ["I5"]
 
 
-def test_a_fence_that_goes_back_is_found() -> None:
+def test_decreasing_fence_is_found() -> None:
     stream = Stream()
     item = stream.changed(stream.held(), stamp="0@3")
     item = stream.changed(stream.changed(item, stamp="0@3.7"), stamp="0@4.1.0")
@@ -373,7 +373,7 @@ def test_a_fence_that_goes_back_is_found() -> None:
     assert stream.found == ["I5"]
 
 
-def test_what_a_list_shows_after_a_hole_is_not_judged_by_its_order() -> None:
+def test_releases_first_seen_in_a_list_are_not_judged_by_order() -> None:
     stream = Stream()
     first, second = stream.held(8), stream.held(8)
     stream.opened(first, "2.1", exact=False)
@@ -381,7 +381,7 @@ def test_what_a_list_shows_after_a_hole_is_not_judged_by_its_order() -> None:
     assert stream.found == []
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_unparseable_pod_is_reported() -> None:
     stream = Stream()
     item = stream_pod(stream)
     item["spec"]["containers"][0]["resources"]["limits"][GPU] = "many"
@@ -438,12 +438,12 @@ def test_a_queue_in_another_order_is_found() -> None:
     assert compare(wanted, found) == ["queue ns.a/alice: another order"]
 
 
-def test_an_empty_redis_is_wrong_only_if_there_is_something_to_hold() -> None:
+def test_empty_redis_is_wrong_only_if_there_is_state_to_store() -> None:
     assert compare(copies()[1], None) != []
     assert compare(Copy(), None) == []
 
 
-def test_a_pod_reserves_what_the_scheduler_says() -> None:
+def test_pod_reservation_follows_the_formula_of_the_scheduler() -> None:
     def ask(gpus: int, **more: Any) -> Object:
         return {"resources": {"limits": {GPU: str(gpus)}}, **more}
 
@@ -465,7 +465,7 @@ def test_quantities_are_exact(resource: str, text: str, value: int) -> None:
     assert amount(resource, text) == value
 
 
-def test_a_release_is_kept_for_the_audit_log() -> None:
+def test_release_is_recorded_for_the_audit_log() -> None:
     stream = Stream()
     stream.opened(stream.held(), "1.1")
     (release,) = stream.judge.releases

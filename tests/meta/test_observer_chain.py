@@ -105,7 +105,7 @@ def test_a_chain_that_was_tampered_with_is_found(spoil: Callable[[Chain], None],
     assert any(said in line for line in verify(chain)), verify(chain)
 
 
-def test_a_hole_is_accepted_where_a_gap_names_it_and_nowhere_else() -> None:
+def test_missing_entries_are_accepted_only_if_a_gap_entry_names_them() -> None:
     before = entries((EntryType.LEADING, {}), released("u1"), released("u2"))
     ends = [{"number": line["number"], "hash": line["hash"]} for line in (before[0], before[2])]
     lost = Head(before[2]["number"], before[2]["hash"])
@@ -116,7 +116,7 @@ def test_a_hole_is_accepted_where_a_gap_names_it_and_nowhere_else() -> None:
     assert verify(Chain([before[0], other], signed(other), None)) != []
 
 
-def test_old_entries_may_be_pruned_if_that_is_told() -> None:
+def test_old_entries_may_be_missing_if_an_entry_records_the_pruning() -> None:
     lines = entries(released("u1"), released("u2"))
     last = {"number": 1, "hash": lines[0]["hash"]}
     head = Head(2, lines[1]["hash"])

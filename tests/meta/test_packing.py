@@ -27,7 +27,9 @@ def filled(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_halves_and_whole_devices_fill_the_nodes_except_one_half(tmp_path: Path, seed: int) -> None:
+def test_half_and_whole_devices_fill_all_nodes_except_half_a_device(
+    tmp_path: Path, seed: int
+) -> None:
     jobs = ["0,,,a,1,0.5,,,,", "0,,,b,1,1,,,,", "0,,,c,1,0,1,1,,"]
     nodes = ["n1,4,T4,8,16", "n2,4,T4,8,16", "n3,0,,8,16"]
     assert 0 <= filled(tmp_path, jobs, nodes, seed=seed).unallocated_percent <= 6.25

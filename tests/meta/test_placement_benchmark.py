@@ -31,7 +31,7 @@ def fleet(tmp_path: Path) -> tuple[Machine, ...]:
     return openb.machines(write(tmp_path / "nodes.csv", NODES, "c0,0,,32,64", *many), 5)
 
 
-def test_a_scaled_down_cluster_keeps_the_mix_and_leaves_out_nodes_without_gpus(
+def test_scaled_cluster_keeps_the_model_mix_and_omits_nodes_without_gpus(
     fleet: tuple[Machine, ...],
 ) -> None:
     assert [machine.model for machine in fleet] == ["t4", "g2", "g2", "g2", "g2"]
@@ -60,7 +60,7 @@ def test_only_pods_of_whole_gpus_that_fit_some_node_are_drawn(
 KNOWN = [Arrival(Shape(1, 0, 0), 10.0)] * 9 + [Arrival(Shape(8, 0, 0), 10.0)]
 
 
-def test_one_seed_gives_one_load_and_another_seed_another() -> None:
+def test_load_depends_on_the_seed_only() -> None:
     mixed = [Arrival(Shape(1 + i % 4, i, i), 1.0) for i in range(40)]
     first, again, other = (openb.draw(mixed, 200, seed) for seed in (1, 1, 2))
     assert first == again
@@ -68,7 +68,7 @@ def test_one_seed_gives_one_load_and_another_seed_another() -> None:
     assert openb.spread(first, 8, 1, 1) == openb.spread(first, 8, 1, 1)
 
 
-def test_pods_of_several_gpus_ask_for_the_part_that_is_wanted() -> None:
+def test_multi_gpu_pods_request_the_configured_fraction_of_all_gpus() -> None:
     drawn = openb.draw(KNOWN, 200_000, 1, several=0.5)
     several = sum(pod.shape.gpus for pod in drawn if pod.shape.gpus > 1)
     assert several / sum(pod.shape.gpus for pod in drawn) == pytest.approx(0.5, abs=0.03)
@@ -90,7 +90,7 @@ ONE = (Machine("n", 8, "g2", cpu=80, memory=80),)
 SMALL, WHOLE = Arrival(Shape(1, 10, 10), 5.0), Arrival(Shape(8, 10, 10), 5.0)
 
 
-def test_use_is_of_what_somebody_asked_for_and_no_more_than_there_is() -> None:
+def test_utilisation_is_relative_to_requests_capped_at_capacity() -> None:
     seen = [Seen(0.0, 0.0, 0.0, 10.0, "n"), Seen(10.0, 12.0, 15.0, None, "n")]
     found = sum_up([SMALL, WHOLE], seen, ONE, span=20.0, horizon=20.0)
     assert found.used == pytest.approx((1 * 10 + 8 * 5) / (1 * 10 + 8 * 10))
@@ -98,7 +98,7 @@ def test_use_is_of_what_somebody_asked_for_and_no_more_than_there_is() -> None:
     assert found.after_gate == 1.5
 
 
-def test_what_was_never_bound_counts_with_its_wait_so_far() -> None:
+def test_wait_of_a_never_bound_pod_counts_until_the_horizon() -> None:
     seen = [Seen(0.0, 0.0, 2.0, 3.0, "n"), Seen(4.0), Seen()]
     found = sum_up([SMALL, WHOLE, SMALL], seen, ONE, span=10.0, horizon=24.0)
     assert (found.wait, found.wait_several, found.never_bound) == (11.0, 20.0, 2)
@@ -118,17 +118,17 @@ def test_devices_that_the_cpu_beside_them_is_not_enough_for_cannot_be_used() -> 
     assert found.unusable == pytest.approx(7 / 8)
 
 
-def test_a_pod_of_another_model_says_nothing_about_a_node() -> None:
+def test_node_is_not_unusable_because_of_a_pod_of_another_model() -> None:
     foreign = Arrival(Shape(8, 10, 10, ("t4",)), 5.0)
     seen = [Seen(0.0, 0.0, 0.0, None, "n"), Seen(1.0)]
     assert sum_up([SMALL, foreign], seen, ONE, span=10.0, horizon=10.0).unusable == 0.0
 
 
-def test_the_default_profile_of_the_scheduler_is_left_as_it_comes() -> None:
+def test_default_scheduler_profile_is_unchanged() -> None:
     assert profiles.profiles("default") == []
 
 
-def test_the_other_profile_is_the_one_that_the_documentation_offers() -> None:
+def test_packing_profile_equals_the_documented_one() -> None:
     [packing] = profiles.profiles("most")
     assert packing["schedulerName"] == "default-scheduler"
     [fit] = [each for each in packing["pluginConfig"] if each["name"] == "NodeResourcesFit"]
@@ -197,7 +197,7 @@ def test_a_watch_that_ended_in_an_error_is_no_result() -> None:
         playing.hear(heard("pod-00000", "ERROR"), [Seen()], 0.0)
 
 
-def test_a_pod_says_its_models_how_long_it_runs_and_what_it_needs() -> None:
+def test_pod_manifest_has_models_run_time_and_requests() -> None:
     pod = msgspec.json.decode(playing.pod("p", Arrival(Shape(2, 1500, GIB, ("g2",)), 1.5)))
     assert pod["metadata"]["annotations"]["kwok.fairgate.dev/runtime"] == "1.500s"
     [container] = pod["spec"]["containers"]

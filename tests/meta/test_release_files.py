@@ -39,13 +39,13 @@ def test_the_changelog_begins_with_unreleased_and_the_newest_version() -> None:
     assert newest.startswith(f"[{project()['version']}]")
 
 
-def test_changes_have_one_of_six_kinds() -> None:
+def test_changelog_sections_have_one_of_six_kinds() -> None:
     kinds = re.findall(r"^### (\w+)", CHANGELOG, re.MULTILINE)
     assert kinds
     assert set(kinds) <= set(KINDS)
 
 
-def test_the_licence_is_the_one_that_the_package_names() -> None:
+def test_licence_file_matches_the_licence_of_the_package() -> None:
     assert project()["license"] == "Apache-2.0"
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License" in text

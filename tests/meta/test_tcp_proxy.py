@@ -92,7 +92,7 @@ def test_dropped_connection_breaks_and_the_next_passes(cable: Cable) -> None:
         assert says(line, b"b") == b"b"
 
 
-def test_cut_cable_takes_nobody_until_it_is_mended(cable: Cable) -> None:
+def test_cut_cable_breaks_new_connections_until_mended(cable: Cable) -> None:
     cable.cut()
     with dial(cable) as line:
         assert broken(line)
@@ -101,7 +101,7 @@ def test_cut_cable_takes_nobody_until_it_is_mended(cable: Cable) -> None:
         assert says(line, b"b") == b"b"
 
 
-def test_frozen_cable_keeps_connections_and_carries_later(cable: Cable) -> None:
+def test_frozen_cable_keeps_connections_and_delivers_after_thaw(cable: Cable) -> None:
     with dial(cable) as line:
         assert says(line, b"a") == b"a"
         cable.freeze()
@@ -113,7 +113,7 @@ def test_frozen_cable_keeps_connections_and_carries_later(cable: Cable) -> None:
             assert line.recv(100) == new.recv(100) == b"b"
 
 
-def test_deaf_cable_carries_what_is_sent(cable: Cable) -> None:
+def test_cable_with_frozen_replies_delivers_requests(cable: Cable) -> None:
     with dial(cable) as line:
         assert says(line, b"a") == b"a"
         cable.freeze(replies_only=True)

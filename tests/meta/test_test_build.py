@@ -50,7 +50,7 @@ def test_test_build_obeys_a_wrong_time_of_day(tmp_path: Path) -> None:
     assert 3000 < float(done.stdout) < 4200, done.stderr
 
 
-def test_crash_comes_the_nth_time_and_not_before() -> None:
+def test_process_crashes_at_the_nth_call_and_not_before() -> None:
     asked = "import os; from tests.faults.points import Points; p = Points(os.environ)\n"
     asked += "for n in (1, 2, 3): print(n, flush=True); p.reached('after_patch')"
     done = run(asked, FAIRGATE_CRASH_AT="after_patch:2")

@@ -39,7 +39,7 @@ def test_a_result_is_a_row_between_the_marks() -> None:
     assert rows(page) == ["| 1.36.3 | passed | 10 | 0 | 2 | 2026-11-23 | none |"]
 
 
-def test_rows_of_other_versions_stay_and_versions_are_in_order() -> None:
+def test_rows_of_other_versions_are_preserved_and_sorted_by_version() -> None:
     page = with_rows(with_rows(EMPTY, [result("1.37")]), [result("1.34")])
     assert [row.split()[1] for row in rows(page)] == ["1.34.4", "1.37.2"]
 

@@ -50,13 +50,13 @@ def test_a_short_play_has_fewer_jobs_or_ends_earlier(log: Path) -> None:
     assert [work.name for work in short.works(log)] == ["first", "second"]
 
 
-def test_times_of_the_policy_are_compressed_to_whole_seconds_of_at_least_one() -> None:
+def test_policy_times_are_compressed_to_whole_seconds_of_at_least_one() -> None:
     policy = Window(0, 1, None, 200, 8).policy
     assert (policy.reserve_after, policy.half_life) == (2000, 72_000)
     assert Window(0, 1, None, 10**6, 8).policy.reserve_after == 1000
 
 
-def test_starving_and_holdings_are_told_of_the_whole_play(log: Path) -> None:
+def test_starving_and_used_devices_are_summed_over_the_whole_simulation(log: Path) -> None:
     window = Window(100, 1000, "lab", 100, 8)
     window_works = window.works(log)
     result = sum_up(window, simulate(window, window_works), 8)
@@ -67,7 +67,7 @@ def test_starving_and_holdings_are_told_of_the_whole_play(log: Path) -> None:
     assert result.used == 1.0
 
 
-def test_who_waits_for_an_hour_of_the_log_with_nothing_is_starved(log: Path) -> None:
+def test_user_without_devices_for_an_hour_of_log_time_is_starved(log: Path) -> None:
     fast = Window(100, 500_000, "lab", 1000, 8)
     works = [
         SimulatedWorkload(
@@ -92,18 +92,18 @@ def test_plays_that_agree_within_a_tenth_do_not_differ() -> None:
     assert "ann held 100 device-seconds, in the simulator 120" in found
 
 
-def test_what_is_hardly_anything_of_the_cluster_may_differ() -> None:
+def test_usage_may_differ_by_a_small_part_of_the_cluster() -> None:
     assert differences(result(0.5), result(1.4), 1000) == []
     assert differences(result(0.5), result(1.6), 1000) != []
 
 
-def test_another_user_who_starves_is_a_difference_and_a_longer_time_of_it_is_none() -> None:
+def test_other_starved_user_is_a_difference_and_longer_starving_is_not() -> None:
     [found] = differences(result(1.0, ann=3_600_000), result(1.0, ann=3_420_000), 1000)
     assert found == "ann starved for 1 h and not in the simulator: 1.00 h, there 0.95 h"
     assert differences(result(1.0, ann=14_000_000), result(1.0, ann=3_600_000), 1000) == []
 
 
-def test_who_is_missing_on_one_side_held_nothing_there() -> None:
+def test_missing_user_counts_as_zero_usage() -> None:
     nobody = Result({}, {}, 0.0)
     assert len(differences(nobody, result(100.0), 1000)) == 1
 

@@ -93,7 +93,7 @@ class TestWorkflow:
         for name, job in jobs(file).items():
             assert 0 < job["timeout-minutes"] <= 180, name
 
-    def test_the_token_of_the_repository_does_not_stay_on_the_disk(self, file: Path) -> None:
+    def test_checkout_does_not_persist_the_repository_token(self, file: Path) -> None:
         checkouts = [s for s in steps(file) if s.get("uses", "").startswith("actions/checkout@")]
         assert len(checkouts) == len(jobs(file))
         assert all(step["with"]["persist-credentials"] is False for step in checkouts)

@@ -44,7 +44,7 @@ def test_helm_test_succeeds(fairgate: Installation) -> None:
     assert "Succeeded" in fairgate.helm("test", "fairgate", "--timeout", "120s")
 
 
-def test_the_api_server_serves_the_rest_api_of_the_pods(fairgate: Installation) -> None:
+def test_api_server_serves_the_rest_api_of_fairgate(fairgate: Installation) -> None:
     answer = fairgate.node.kubectl("get", "--raw", "/apis/api.fairgate.io/v1")
     assert '"APIResourceList"' in answer
 

@@ -21,7 +21,7 @@ def test_no_creation_fails_while_the_webhook_restarts(fairgate: Installation) ->
     assert load.unheld == 0
 
 
-def test_creations_go_on_after_a_webhook_is_killed(fairgate: Installation) -> None:
+def test_pod_creation_continues_after_a_webhook_replica_is_killed(fairgate: Installation) -> None:
     """Requests on the way to the killed replica fail. None passes without the gate."""
     space = fairgate.team("killed")
     victim = fairgate.webhooks()[0]

@@ -39,7 +39,7 @@ def test_held_pods_stay_held_through_upgrade_and_rollback(fairgate: Installation
     until("releases go on", lambda: "train" not in fairgate.stage.held(space))
 
 
-def test_uninstall_leaves_nothing(fairgate: Installation) -> None:
+def test_uninstall_leaves_no_objects(fairgate: Installation) -> None:
     space = fairgate.team("left")
     fairgate.stage.apply(space, *(gpu_pod(9, name=name) for name in WAITING))
     until("the pods are held", lambda: sorted(fairgate.stage.held(space)) == list(WAITING))

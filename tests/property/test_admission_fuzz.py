@@ -160,7 +160,7 @@ def test_a_mutated_review_never_lets_a_gpu_pod_past_the_gate(
 
 @settings(max_examples=BODIES // 4)
 @given(data=st.data())
-def test_a_mutated_review_of_a_change_or_a_template_breaks_nothing(
+def test_mutated_review_of_update_or_template_causes_no_server_error(
     post: Any, data: st.DataObject
 ) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([CHANGE, STAMPED])))

@@ -204,7 +204,9 @@ def test_a_front_may_be_missing_only_as_pruned(
 
 
 @given(chains(2), st.data())
-def test_copies_may_come_again_copies_alone(entries: list[Entry], data: st.DataObject) -> None:
+def test_repeated_entries_are_accepted_only_in_copies(
+    entries: list[Entry], data: st.DataObject
+) -> None:
     i = data.draw(st.integers(1, len(entries)))
     again = [*entries[:i], *entries[:i], *entries[i:]]
     assert verify(again, signed(entries[-1]), copies=True).entries == len(entries)

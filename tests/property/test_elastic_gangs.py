@@ -158,7 +158,7 @@ def test_the_priority_of_an_elastic_gang_changes_no_release_of_others(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(cases(5, 80)))
-def test_a_higher_weight_costs_an_elastic_tenant_one_minimum_at_most(seed: int) -> None:
+def test_higher_weight_costs_an_elastic_tenant_at_most_one_minimal_gang(seed: int) -> None:
     script, more = drawn(5000 + seed)
     script = replace(script, work=tuple(lasting(script.work)))
     name = script.teams[0].name

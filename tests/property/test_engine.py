@@ -202,7 +202,7 @@ def without_history(view: ClusterView) -> ClusterView:
 
 @given(scripts)
 @settings(max_examples=cases(60, 150))
-def test_what_is_counted_equals_a_recount(script: list[tuple[object, ...]]) -> None:
+def test_incremental_accounting_equals_a_recount(script: list[tuple[object, ...]]) -> None:
     for life in play(script):
         other = life.recount()
         assert without_history(life.engine.queries.view()) == without_history(other.queries.view())
@@ -211,7 +211,7 @@ def test_what_is_counted_equals_a_recount(script: list[tuple[object, ...]]) -> N
 
 @given(scripts)
 @settings(max_examples=cases(60, 150))
-def test_releases_stay_within_capacity_and_leave_nothing_that_fits(
+def test_releases_fit_the_capacity_and_no_fitting_pod_stays_held(
     script: list[tuple[object, ...]],
 ) -> None:
     for life in play(script):
@@ -244,7 +244,7 @@ def test_every_pod_is_released_at_most_once_and_none_is_lost(
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=cases(40, 100))
-def test_order_of_arrival_within_an_instant_changes_nothing(
+def test_order_of_pod_events_at_one_time_does_not_change_releases(
     work: list[tuple[str, str, int]], random: object
 ) -> None:
     def order(shuffle: bool) -> list[str]:
@@ -296,7 +296,7 @@ def test_drift_between_tenants_stays_within_half_a_workload_each(
                 assert drift <= bound / 2
 
 
-def test_the_hash_seed_changes_nothing() -> None:
+def test_simulation_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from app.devcluster.demo_simulated import play_simulated\n"
         "seen = []\n"

@@ -63,7 +63,7 @@ def releases(drive: Drive, *, without: tuple[str, str]) -> list[tuple[int, str]]
     st.sampled_from([1, 1, 1, 2, 3, 5]),
 )
 @settings(max_examples=cases(80, 200))
-def test_who_always_has_work_gets_an_equal_partition_within_one_workload(
+def test_tenant_with_constant_demand_gets_an_equal_share_within_one_workload(
     script: Script, size: int
 ) -> None:
     """The cluster starts empty. The other tenants may submit any workloads."""
@@ -134,7 +134,7 @@ def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Scri
     LASTING,
 )
 @settings(max_examples=cases(60, 150))
-def test_priorities_in_one_queue_change_nobody_elses_releases(
+def test_priorities_in_one_queue_do_not_change_releases_of_other_queues(
     script: Script, priorities: list[int], size: int, lasting: int | None
 ) -> None:
     """The workloads of the queue have one age, because the older head wins a tie of scores."""
@@ -160,7 +160,7 @@ def test_priorities_in_one_queue_change_nobody_elses_releases(
     st.lists(st.integers(0, 9), min_size=20, max_size=20),
 )
 @settings(max_examples=cases(80, 200))
-def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workload(
+def test_priorities_with_mixed_sizes_move_other_shares_by_one_workload_at_most(
     script: Script, priorities: list[int]
 ) -> None:
     mine = ("t0", "u")
@@ -181,7 +181,7 @@ def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workl
     st.integers(5, 20),
 )
 @settings(max_examples=cases(48, 120))
-def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
+def test_more_pending_workloads_of_a_waiting_queue_change_no_other_releases(
     script: Script, more: list[tuple[int, int]], size: int, lasting: int
 ) -> None:
     mine = ("t0", "u")
@@ -207,7 +207,7 @@ def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
     st.lists(st.sampled_from("uvwxyz"), min_size=24, max_size=24),
 )
 @settings(max_examples=cases(48, 120))
-def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
+def test_spreading_workloads_over_namespaces_and_users_keeps_the_share(
     script: Script, count: int, places: list[str], names: list[str]
 ) -> None:
     # Otherwise the limit of pods without a controller, which each user has, holds some back.
@@ -229,7 +229,7 @@ def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
 
 @given(scripts(teams=flat(), most=12), st.integers(2, 6), st.integers(1, 6))
 @settings(max_examples=cases(60, 150))
-def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload_of_each(
+def test_splitting_workloads_keeps_the_share_within_one_workload_of_each(
     script: Script, size: int, count: int
 ) -> None:
     """If one of its whole workloads does not fit, another tenant's workload may take the place."""
@@ -247,7 +247,7 @@ def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload_of
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
 @settings(max_examples=cases(48, 120))
-def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
+def test_no_workload_that_fits_and_is_allowed_stays_pending(script: Script) -> None:
     judge = Naive({GPU})
     drive = begin(script, judge)
 
@@ -325,7 +325,7 @@ def test_the_bound_holds_for_thousands_of_pairs() -> None:
     assert max(ratios) > 0.99, "the bound is tight, or the test too easy"
 
 
-def test_the_engine_measures_its_own_drift_within_the_bound() -> None:
+def test_drift_measured_by_the_engine_stays_within_the_bound() -> None:
     """The clusters are too large for the reference model."""
     seeds = cases(8, 60)
     drives = [play(dense(seed, 250, 400, 20), 60) for seed in range(seeds)]
@@ -368,9 +368,7 @@ def test_no_release_exceeds_capacity_or_a_limit(script: Script) -> None:
 
 @given(scripts(teams=trees()), st.sampled_from(["follow", "store", "stale"]))
 @settings(max_examples=30)
-def test_nobody_releases_without_leadership_the_store_or_fresh_news(
-    script: Script, lack: str
-) -> None:
+def test_no_release_without_leadership_store_or_fresh_watches(script: Script, lack: str) -> None:
     engine = Engine(MANAGED)
     news: list[ev.NewsEvent] = [ev.NodeObserved(Millis(0), node_of("n", Site(POOL, {GPU: 9})))]
     news += (ev.TenantObserved(Millis(0), tenant_of(team)) for team in script.teams)
@@ -396,7 +394,9 @@ def test_nobody_releases_without_leadership_the_store_or_fresh_news(
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=cases(48, 120))
-def test_the_order_within_an_instant_changes_nothing(script: Script, random: object) -> None:
+def test_order_of_submissions_at_one_time_does_not_change_decisions(
+    script: Script, random: object
+) -> None:
     shuffled = list(script.work)
     teams = list(script.teams)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -437,7 +437,7 @@ for history in (Fraction(0), Fraction(1)):
 """
 
 
-def test_the_hash_seed_changes_nothing() -> None:
+def test_decisions_do_not_depend_on_the_hash_seed() -> None:
     def decide(seed: str) -> str:
         return subprocess.run(
             [sys.executable, "-c", PROGRAM],

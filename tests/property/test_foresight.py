@@ -94,7 +94,7 @@ seeds = st.integers(0, 2**32)
 
 @given(seeds, st.integers(900, 2000))
 @settings(max_examples=cases(60, 150), phases=[Phase.generate])
-def test_a_forecast_with_known_run_times_is_what_then_happens(seed: int, seconds: int) -> None:
+def test_forecast_with_known_run_times_equals_the_later_starts(seed: int, seconds: int) -> None:
     world, lengths = drawn(Random(seed))
     now = Millis(seconds * 1000)
     world.advance_to(now)
@@ -112,7 +112,7 @@ def test_a_forecast_with_known_run_times_is_what_then_happens(seed: int, seconds
 
 @given(seeds, st.integers(900, 2000))
 @settings(max_examples=30, phases=[Phase.generate])
-def test_looking_ahead_changes_nothing(seed: int, seconds: int) -> None:
+def test_forecast_does_not_change_the_engine(seed: int, seconds: int) -> None:
     world, lengths = drawn(Random(seed))
     now = Millis(seconds * 1000)
     world.advance_to(now)

@@ -91,7 +91,7 @@ def finish_all(life: Life) -> None:
 
 @settings(max_examples=cases(25, 60))
 @given(steps=STEPS, size=st.integers(2, SIZE), anew=st.booleans())
-def test_a_gang_starts_whole_and_nothing_of_it_waits_for_ever(
+def test_gang_starts_completely_and_no_pod_of_it_waits_forever(
     steps: list[str], size: int, anew: bool
 ) -> None:
     life = Life(size, anew=anew)
@@ -104,7 +104,9 @@ def test_a_gang_starts_whole_and_nothing_of_it_waits_for_ever(
 
 @settings(max_examples=40)
 @given(steps=STEPS, size=st.integers(2, SIZE))
-def test_who_once_ran_whole_is_never_evicted_for_its_gang(steps: list[str], size: int) -> None:
+def test_gang_that_ran_completely_is_never_evicted_as_incomplete(
+    steps: list[str], size: int
+) -> None:
     life = Life(size, anew=True)
     for _ in range(size):
         life.come()

@@ -74,7 +74,7 @@ class Random(Farm):
 
 @settings(max_examples=cases(40, 100))
 @given(steps)
-def test_no_release_goes_beyond_what_the_pool_may_grow_to(script: list[tuple[str, int]]) -> None:
+def test_releases_stay_within_the_maximum_size_of_the_pool(script: list[tuple[str, int]]) -> None:
     farm = Random()
     for what, number in script:
         farm.step(what, number)

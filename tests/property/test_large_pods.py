@@ -235,7 +235,7 @@ def retained() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
-def test_rules_go_with_the_last_pod_that_has_them(
+def test_constraints_are_freed_with_their_last_pod(
     build: Callable[[int, str], NodeConstraints],
 ) -> None:
     found = reach()

@@ -344,7 +344,7 @@ def test_long_histories_are_decided_as_the_naive_model_decides_them(kind: type[M
     assert decisions > 7 * HISTORIES
 
 
-def test_of_one_queue_the_first_in_order_has_the_reservation() -> None:
+def test_reservation_of_a_queue_belongs_to_its_first_workload() -> None:
     """The age of the reservation timer does not matter. Random tests rarely cover this case."""
     drive = Drive(Policy(reserve_after=Millis(10), reclaim=Reclaim.OFF), judge=Naive({GPU}))
     drive.site("n", Site(DEFAULT, {GPU: 10}))
@@ -364,7 +364,7 @@ def test_of_one_queue_the_first_in_order_has_the_reservation() -> None:
     assert "between" in [job.uid for job in drive.waiting()]
 
 
-def test_a_reservation_counts_though_what_waits_beside_it_had_to_stand_back() -> None:
+def test_reservation_counts_even_if_its_tenant_has_a_lower_ranked_candidate() -> None:
     """`b`'s candidate in `p` ranks lower than `b`'s head, so `c` is tried as well."""
     drive = Drive(Policy(reserve_after=Millis(10), reclaim=Reclaim.OFF), judge=Naive({GPU}))
     for pool, gpus in (("p", 13), ("q", 8)):
@@ -389,7 +389,7 @@ def test_a_reservation_counts_though_what_waits_beside_it_had_to_stand_back() ->
     assert "after" in [job.uid for job in drive.waiting()]
 
 
-def test_what_a_child_tenant_takes_counts_when_its_parents_user_chooses_a_pool() -> None:
+def test_usage_of_a_child_tenant_counts_in_the_pool_choice_of_its_parent() -> None:
     """The child uses the guarantee in `q`, so the parent's user borrows less in `p`."""
     drive = Drive(Policy(reclaim=Reclaim.OFF), judge=Naive({GPU}))
     for (pool, worth), gpus in zip(Pools.pools, (9, 16), strict=True):

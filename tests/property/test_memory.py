@@ -211,7 +211,7 @@ def furthest(one: Facts, other: Facts) -> float:
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.sampled_from([0, 5, 60, 1200, 7200]))
 @settings(max_examples=cases(25, 60))
-def test_after_total_loss_the_error_is_what_one_minute_can_charge(
+def test_error_after_total_loss_is_at_most_one_minute_of_charges(
     seed: int, before: int, nobody: int
 ) -> None:
     life = Life(seed, KEPT)
@@ -225,9 +225,7 @@ def test_after_total_loss_the_error_is_what_one_minute_can_charge(
 
 @given(st.integers(0, 10**6), st.integers(1, 10), st.sampled_from([0, 30, 7200]))
 @settings(max_examples=cases(25, 60))
-def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
-    seed: int, minutes: int, nobody: int
-) -> None:
+def test_usage_without_a_leader_is_charged_exactly(seed: int, minutes: int, nobody: int) -> None:
     """No pod comes or ends between the last checkpoint and the start of the next leader."""
     life = Life(seed, KEPT)
     life.go_on(minutes * 60)
@@ -240,7 +238,7 @@ def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.booleans())
 @settings(max_examples=cases(25, 60))
-def test_after_a_crash_turns_are_as_if_there_had_been_none(
+def test_releases_after_a_crash_are_the_same_as_without_a_crash(
     seed: int, before: int, remembers: bool
 ) -> None:
     """The checkpoint is fresh. True with and without history."""
@@ -266,7 +264,7 @@ def test_after_a_crash_turns_are_as_if_there_had_been_none(
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.integers(-3600, 3600))
 @settings(max_examples=40)
-def test_a_standby_knows_what_the_leader_knows_whatever_its_clock_says(
+def test_standby_has_the_fairness_state_of_the_leader_despite_clock_skew(
     seed: int, before: int, skew: int
 ) -> None:
     """The standby starts late and receives each checkpoint as it is written."""
@@ -289,7 +287,7 @@ def of(facts: Facts, name: str) -> Facts:
     return {key: value for key, value in facts.items() if key[0] == name}
 
 
-def test_a_leader_never_takes_back_its_own_checkpoint() -> None:
+def test_replica_ignores_older_checkpoints_that_it_wrote_itself() -> None:
     life = Life(1, KEPT)
     life.go_on(300)
     life.leader.keep()
@@ -317,7 +315,7 @@ def test_a_guarantee_in_use_leaves_no_history_behind() -> None:
     assert histories(life.leader)["a", ""] == 0.0
 
 
-def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
+def test_old_checkpoint_of_an_idle_tenant_charges_no_idle_time() -> None:
     """An idle tenant's checkpoint is old. The tenant starts a pod, and all replicas crash."""
     life = Life(1, KEPT)
     life.go_on(300)
@@ -334,7 +332,7 @@ def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
     assert spent == true_totals
 
 
-def test_totals_stay_what_they_are_however_often_standbys_take_over() -> None:
+def test_totals_stay_equal_after_repeated_takeovers() -> None:
     """More users than stored individually: the others are summed and counted once."""
     cluster = Cluster(1_700_000_000_000)
     leader, standby = Controller(cluster, KEPT), Controller(cluster, KEPT)
@@ -360,7 +358,7 @@ def test_totals_stay_what_they_are_however_often_standbys_take_over() -> None:
         leader.lead(epoch)
 
 
-def test_tenants_that_are_kept_together_are_counted_once_by_whoever_takes_over() -> None:
+def test_tenants_summed_in_a_checkpoint_are_counted_once_after_takeover() -> None:
     cluster = Cluster(1_700_000_000_000)
     leader, standby = Controller(cluster, KEPT), Controller(cluster, KEPT)
     leader.lead(1)

@@ -110,7 +110,7 @@ class Site:
             self.hear(ev.NodeGone(AT, NodeName(name)))
 
 
-def test_a_new_label_frees_no_room_on_a_node() -> None:
+def test_label_change_of_a_node_frees_no_capacity() -> None:
     site = Site(2)
     for name in list(site.pods):
         site.bind(name)
@@ -119,7 +119,7 @@ def test_a_new_label_frees_no_room_on_a_node() -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "not ready", "shrunk"])
-def test_who_was_expected_on_a_node_is_expected_elsewhere(how: str) -> None:
+def test_unbound_pod_is_expected_elsewhere_if_its_node_is_lost_or_shrinks(how: str) -> None:
     site = Site(2, waiting=4)
     if how == "gone":
         site.lose("n0")
@@ -146,7 +146,7 @@ STEPS = st.lists(
 @given(st.booleans(), STEPS)
 @example(False, [("label", 0, 1)])
 @example(True, [("label", 0, 1), ("label", 0, 0)])
-def test_nothing_is_released_beyond_what_is_left(
+def test_no_release_exceeds_the_remaining_capacity(
     pools: bool, steps: list[tuple[str, int, int]]
 ) -> None:
     site = Site(3, pools)

@@ -66,7 +66,7 @@ def take_all(nodes: PoolNodes, parts: Parts, names: tuple[NodeName, ...]) -> lis
 
 
 @given(styles, plain_nodes, plain_pods, st.integers(1, 12))
-def test_equal_pods_find_a_plan_whenever_there_is_one(
+def test_plan_for_equal_pods_is_found_if_and_only_if_one_exists(
     style: PlacementStrategy, offers: dict[NodeName, Amounts], demand: Amounts, count: int
 ) -> None:
     nodes = pool_of(style, offers, {})
@@ -86,7 +86,7 @@ def test_equal_pods_find_a_plan_whenever_there_is_one(
     st.integers(1, 25),
     st.integers(1, 12),
 )
-def test_equal_fractional_pods_find_a_plan_whenever_there_is_one(
+def test_plan_for_equal_fractional_pods_is_found_if_and_only_if_one_exists(
     style: PlacementStrategy,
     sizes: dict[NodeName, int],
     before: list[tuple[NodeName, int]],
@@ -138,7 +138,7 @@ def most_pods(left: list[int], value: int) -> int:
     st.lists(st.tuples(plain_pods, st.integers(1, 3)), min_size=1, max_size=3),
     st.dictionaries(st.sampled_from(NAMES), plain_pods),
 )
-def test_a_plan_leaves_free_what_is_withheld(
+def test_plan_leaves_withheld_capacity_free(
     style: PlacementStrategy,
     offers: dict[NodeName, Amounts],
     parts: list[tuple[Amounts, int]],
@@ -163,9 +163,7 @@ devices = st.builds(
 
 
 @given(devices, st.integers(1, 25))
-def test_counting_places_agrees_with_placing_one_after_the_other(
-    left: Devices, demand: int
-) -> None:
+def test_counted_placements_equal_placing_pods_one_by_one(left: Devices, demand: int) -> None:
     placed, rest = 0, subtract_demand(left, demand)
     while rest is not None:
         placed, rest = placed + 1, subtract_demand(rest, demand)
@@ -173,7 +171,7 @@ def test_counting_places_agrees_with_placing_one_after_the_other(
 
 
 @given(devices, st.integers(1, 60))
-def test_draining_takes_what_there_is(left: Devices, demand: int) -> None:
+def test_forced_subtraction_takes_at_most_the_free_amount(left: Devices, demand: int) -> None:
     def total(some: Devices) -> int:
         return some.whole * SIZE + sum(some.parts)
 
@@ -183,7 +181,7 @@ def test_draining_takes_what_there_is(left: Devices, demand: int) -> None:
 
 
 @given(st.integers(0, 45), st.lists(st.integers(0, 25), max_size=12), st.data())
-def test_numbered_devices_behave_as_counted_ones(
+def test_numbered_devices_behave_like_counted_devices(
     offer: int, steps: list[int], data: st.DataObject
 ) -> None:
     tray = DeviceTray(0, SIZE, offer)
@@ -291,7 +289,7 @@ steps = st.one_of(
 
 @settings(max_examples=cases(120, 300))
 @given(styles, st.lists(fractional_pods, min_size=4, max_size=4), st.lists(steps, max_size=40))
-def test_every_pod_goes_where_a_naive_model_sends_it(
+def test_every_pod_is_assigned_to_the_node_of_a_naive_model(
     style: PlacementStrategy, pods: list[Amounts], history: list[tuple[object, ...]]
 ) -> None:
     mix = PodMix()
@@ -328,7 +326,7 @@ def test_every_pod_goes_where_a_naive_model_sends_it(
 
 
 @given(styles, plain_nodes, st.lists(plain_pods, min_size=1, max_size=8))
-def test_the_order_in_which_nodes_are_told_does_not_matter(
+def test_order_of_observed_nodes_does_not_change_assignments(
     style: PlacementStrategy, offers: dict[NodeName, Amounts], pods: list[Amounts]
 ) -> None:
     orders = itertools.islice(itertools.permutations(sorted(offers)), 0, 24, 5)
@@ -352,7 +350,7 @@ def test_the_order_in_which_nodes_are_told_does_not_matter(
     st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 45)), max_size=6),
     st.data(),
 )
-def test_nothing_is_lost_however_overfull_a_node_is(
+def test_free_amounts_and_devices_stay_exact_on_an_overcommitted_node(
     taken: list[tuple[NodeName, Amounts]],
     offers: list[tuple[NodeName, int]],
     data: st.DataObject,

@@ -146,7 +146,7 @@ def batches() -> list[tuple[list[tuple[int, float]], list[tuple[int, Fraction]]]
     return [ranks(seed) for seed in range(BATCHES)]
 
 
-def test_a_million_comparisons_come_out_as_in_rational_arithmetic(
+def test_million_comparisons_equal_rational_arithmetic(
     batches: list[tuple[list[tuple[int, float]], list[tuple[int, Fraction]]]],
 ) -> None:
     compared = close = equal = guaranteed = 0

@@ -64,7 +64,7 @@ def by_hand(pool: PoolName, pod: Amounts) -> tuple[Fraction, Fraction, Fraction]
 
 
 @given(st.lists(pods, min_size=1, max_size=12))
-def test_a_share_is_the_sum_of_devices_over_those_there_are(
+def test_share_is_the_sum_of_used_devices_over_all_devices(
     held: list[tuple[PoolName, dict[Resource, int]]],
 ) -> None:
     branch = TenantNode(TenantName("a"), None, (1, 1), {})
@@ -77,7 +77,7 @@ def test_a_share_is_the_sum_of_devices_over_those_there_are(
 
 
 @given(st.lists(pods, min_size=1, max_size=12))
-def test_a_gang_costs_what_its_pods_cost_and_gives_it_all_back(
+def test_gang_costs_the_sum_of_its_pods_and_refunds_all_of_it(
     held: list[tuple[PoolName, dict[Resource, int]]],
 ) -> None:
     apart, together = (TenantNode(TenantName(n), None, (1, 1), {}) for n in "ab")

@@ -95,7 +95,9 @@ def terms(tenants: Mapping[TenantName, Tenant]) -> list[QuotaTerms]:
 
 @settings(max_examples=cases(80, 200))
 @given(steps=steps)
-def test_what_was_in_force_is_what_the_chain_tells(steps: list[Tenant | str]) -> None:
+def test_quota_terms_of_a_past_time_are_read_from_the_audit_chain(
+    steps: list[Tenant | str],
+) -> None:
     chain = Chain()
     for step in steps:
         chain.step(step)
@@ -127,7 +129,7 @@ def test_an_entry_of_an_older_version_is_enough_if_it_shows_all() -> None:
         ),
     ],
 )
-def test_where_the_chain_does_not_tell_all_nothing_is_told(
+def test_incomplete_audit_chain_gives_no_past_quota_terms(
     entry_type: EntryType, facts: dict[str, str]
 ) -> None:
     chain = Chain()
@@ -139,7 +141,7 @@ def test_where_the_chain_does_not_tell_all_nothing_is_told(
     assert chain.terms_at(chain.now) == terms(chain.tenants)
 
 
-def test_a_change_too_large_to_tell_is_said_to_be_so() -> None:
+def test_change_too_large_for_the_chain_is_reported_as_incomplete() -> None:
     chain = Chain()
     huge = {PoolName(f"{i:0120}"): Quota({GPU: i}, {GPU: i}) for i in range(60)}
     chain.step(replace(TENANT, quotas=huge))

@@ -59,7 +59,7 @@ def exists(free: list[int], pods: list[tuple[int, NodeSet]]) -> bool:
 
 
 @given(free, st.integers(1, 4), st.integers(1, 4), some)
-def test_equal_pinned_pods_are_placed_if_and_only_if_their_nodes_have_room(
+def test_equal_pinned_pods_are_placed_if_and_only_if_their_nodes_fit_them(
     free: list[int], gpus: int, count: int, only: tuple[NodeName, ...]
 ) -> None:
     plan = cluster(free).find_assignment((({GPU: gpus}, count),), pins=(only,))
@@ -68,7 +68,7 @@ def test_equal_pinned_pods_are_placed_if_and_only_if_their_nodes_have_room(
 
 
 @given(free, st.lists(st.tuples(st.integers(1, 4), pin), min_size=1, max_size=4))
-def test_what_is_found_for_a_mixed_gang_keeps_every_pin_and_fits(
+def test_plan_for_a_mixed_gang_respects_every_pin_and_fits(
     free: list[int], pods: list[tuple[int, NodeSet]]
 ) -> None:
     parts = tuple(({GPU: gpus}, 1) for gpus, _ in pods)
@@ -216,7 +216,7 @@ scripts = st.lists(steps, max_size=50)
 
 @given(scripts)
 @settings(max_examples=cases(80, 200))
-def test_a_pinned_pod_is_released_exactly_when_one_of_its_nodes_has_room(
+def test_pinned_pod_is_released_if_and_only_if_one_of_its_nodes_fits_it(
     script: list[tuple[object, ...]],
 ) -> None:
     for life in play(script):
@@ -238,7 +238,9 @@ def without_history(view: ClusterView) -> ClusterView:
 
 @given(scripts)
 @settings(max_examples=cases(80, 200))
-def test_what_is_counted_with_pins_equals_a_recount(script: list[tuple[object, ...]]) -> None:
+def test_accounting_and_wait_reasons_with_pins_equal_a_recount(
+    script: list[tuple[object, ...]],
+) -> None:
     for life in play(script):
         other = life.start(Engine(MANAGED))
         other.handle(ev.Pass(Millis(life.now)))

@@ -285,7 +285,7 @@ def test_a_notice_changes_no_rule_of_reclaim() -> None:
 @pytest.mark.parametrize("mode", list(Reclaim))
 @pytest.mark.parametrize("within", list(WithinQueue))
 @pytest.mark.parametrize("first", ["a0", "c1"])
-def test_what_loops_elsewhere_does_not_loop_here(
+def test_evictions_do_not_loop_where_other_schedulers_loop(
     mode: Reclaim, within: WithinQueue, first: str
 ) -> None:
     """Guarantees 4, 1 and 2 of 7. a runs 3, c runs 4 with a higher priority, and a wants 4 more."""
@@ -314,7 +314,7 @@ def test_a_workload_never_starts_beyond_the_guarantee_if_it_must_not_be_evicted(
     assert drive.used("a") == 3
 
 
-def test_what_was_freed_for_a_workload_is_its_own_though_another_comes_before_it() -> None:
+def test_capacity_freed_for_a_workload_is_not_taken_by_a_higher_priority() -> None:
     """An equal workload of the same user with higher priority arrives during the evictions."""
     drive = Drive(Policy(reclaim=Reclaim.GUARANTEE, min_runtime=Millis(0)))
     drive.site("n", Site(POOL, {GPU: 4}))
@@ -367,7 +367,7 @@ def test_repeated_reclaims_take_no_device_twice_within_min_runtime(seed: int) ->
 
 
 @pytest.mark.parametrize(("own", "cause"), [(1, "fair"), (3, "withinQueue")])
-def test_check_after_a_notice_finds_what_is_needed_by_then_and_why(own: int, cause: str) -> None:
+def test_check_after_an_eviction_notice_recomputes_victims_and_cause(own: int, cause: str) -> None:
     """b1, of b, and a1, of a, get a notice for x, of a. Then c1 ends, and one of them suffices.
 
     If that is b1, x is no longer within the guarantee of a, so the cause changes.

@@ -185,7 +185,9 @@ def told(cluster: Cluster, entry_type: EntryType, *, certain: bool = True) -> Co
 
 @settings(max_examples=cases(120, 300))
 @given(STEPS)
-def test_every_release_is_told_once_whoever_is_killed(steps: list[tuple[str, int]]) -> None:
+def test_every_release_is_recorded_once_even_if_processes_are_killed(
+    steps: list[tuple[str, int]],
+) -> None:
     cluster = Cluster()
     for what, which in steps:
         cluster.step(what, which)
@@ -204,7 +206,7 @@ def test_every_release_is_told_once_whoever_is_killed(steps: list[tuple[str, int
 
 @settings(max_examples=cases(80, 200))
 @given(STEPS)
-def test_every_pod_that_waits_is_told_once(steps: list[tuple[str, int]]) -> None:
+def test_every_held_pod_is_recorded_once(steps: list[tuple[str, int]]) -> None:
     cluster = Cluster()
     for what, which in steps:
         cluster.step(what, which)

@@ -85,7 +85,7 @@ def test_whatever_is_shown_is_trusted_all_the_time(data: st.DataObject) -> None:
     asyncio.run(change(phases, is_deleted, restarts, silences))
 
 
-def test_a_replica_that_restarts_just_before_the_promotion_stays_trusted() -> None:
+def test_replica_restarted_just_before_the_ca_promotion_stays_trusted() -> None:
     asyncio.run(change([0, 1, 1], False, restarts={21}, silences={8, 24}))
 
 

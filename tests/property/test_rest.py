@@ -78,7 +78,7 @@ def check(case: Case, who: str, town: Served, session: requests.Session) -> None
 @pytest.mark.parametrize("who", ["operator"])
 @thorough.parametrize()
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
-def test_every_answer_to_who_may_do_anything_is_as_documented(
+def test_every_response_to_an_operator_is_as_documented(
     case: Case, who: str, town: Served, session: requests.Session
 ) -> None:
     check(case, who, town, session)

@@ -253,7 +253,7 @@ def total(tally: UsageAggregator) -> int:
 
 @settings(max_examples=cases(60, 150))
 @given(steps=steps, seed=st.integers(0, 10**6))
-def test_whoever_led_and_died_the_sums_are_those_of_the_world(
+def test_usage_records_equal_the_real_usage_after_leader_crashes(
     steps: list[tuple[str, int, int]], seed: int
 ) -> None:
     cluster, random = Cluster(), Random(seed)
@@ -286,7 +286,7 @@ def test_whoever_led_and_died_the_sums_are_those_of_the_world(
 
 @settings(max_examples=cases(25, 60))
 @given(steps=steps)
-def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]]) -> None:
+def test_usage_records_equal_the_charged_totals(steps: list[tuple[str, int, int]]) -> None:
     cluster = Cluster()
     for what, which, pause in steps:
         if what == "crash" or (what == "move" and cluster.orders):
@@ -308,7 +308,7 @@ def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]])
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_what_ended_while_nobody_watched_ends_with_the_next_term_and_says_so(gone: bool) -> None:
+def test_unobserved_end_of_a_pod_is_set_by_the_next_term_and_marked_assumed(gone: bool) -> None:
     cluster = Cluster()
     for what in ("create", "patch", "answer", "bind"):
         cluster.step(what, 0, 1000)
@@ -327,7 +327,7 @@ def test_what_ended_while_nobody_watched_ends_with_the_next_term_and_says_so(gon
     assert GATE not in pod.gates
 
 
-def test_redis_that_lost_all_is_told_of_what_goes_on_as_it_was() -> None:
+def test_redis_without_data_gets_running_usage_records_back_unchanged() -> None:
     cluster = Cluster()
     for what in ("create", "patch", "answer", "bind"):
         cluster.step(what, 0, 1000)

@@ -112,7 +112,7 @@ def test_the_search_agrees_with_trying_everything(
 
 
 @given(places, st.integers(2, 6))
-def test_a_gang_that_fits_one_clique_stands_in_one_and_the_tightest(
+def test_gang_that_fits_one_clique_gets_the_smallest_fitting_clique(
     written: list[Place], count: int
 ) -> None:
     some = {f"n{number}": place for number, place in enumerate(written)}

@@ -158,7 +158,7 @@ def told(found: WaitExplanation) -> str:
 
 @given(states())
 @settings(max_examples=cases(40, 100))
-def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> None:
+def test_every_held_pod_has_a_wait_reason_that_names_no_other_user(state: State) -> None:
     why = reasons(state)
     for pod in state.held():
         found = why[pod.uid]
@@ -169,7 +169,7 @@ def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> No
 
 @given(states())
 @settings(max_examples=cases(40, 100))
-def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: State) -> None:
+def test_pod_that_waits_for_capacity_starts_once_its_requests_are_free(state: State) -> None:
     why = reasons(state)
     for pod in state.held():
         if why[pod.uid].rule is Rule.CAPACITY:
@@ -178,7 +178,7 @@ def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: 
 
 @given(states())
 @settings(max_examples=cases(40, 100))
-def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None:
+def test_pod_behind_others_in_the_order_starts_once_they_are_gone(state: State) -> None:
     why = reasons(state)
     for pod in state.held():
         if why[pod.uid].rule not in (Rule.ORDER, Rule.GUARANTEE):
@@ -190,7 +190,7 @@ def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None
 
 @given(states())
 @settings(max_examples=cases(40, 100))
-def test_what_is_at_a_limit_starts_nowhere_until_that_is_raised(state: State) -> None:
+def test_pod_at_a_limit_does_not_start_until_the_limit_is_raised(state: State) -> None:
     why = reasons(state)
     plenty = state.with_node(1000)
     starts = plenty.starts()

@@ -125,7 +125,7 @@ def starts(*works: SimulatedWorkload, gpus: int = 4, backfill: bool = False) -> 
     }
 
 
-def test_first_come_first_served_holds_up_what_would_fit() -> None:
+def test_first_come_first_served_delays_a_job_that_would_fit() -> None:
     works = work("a", 0, 3, 10), work("b", 1, 2, 10), work("c", 2, 1, 10)
     assert starts(*works) == {"a": 0, "b": 10, "c": 10}
 
@@ -135,15 +135,15 @@ def test_backfill_starts_the_oldest_that_fits() -> None:
     assert starts(*works, backfill=True) == {"a": 0, "b": 10, "c": 2, "d": 7}
 
 
-def test_what_ends_makes_room_for_what_arrives_at_the_same_instant() -> None:
+def test_job_starts_at_the_instant_at_which_another_job_ends() -> None:
     assert starts(work("a", 0, 4, 5), work("b", 5, 4, 5)) == {"a": 0, "b": 5}
 
 
-def test_what_asks_for_more_than_there_is_holds_up_nobody() -> None:
+def test_job_larger_than_the_cluster_delays_no_other_job() -> None:
     works = work("huge", 0, 5, 1), work("b", 1, 4, 1)
     assert starts(*works) == {"b": 1}
     assert starts(*works, backfill=True) == {"b": 1}
 
 
-def test_work_without_an_end_keeps_its_devices() -> None:
+def test_job_without_an_end_keeps_its_devices() -> None:
     assert starts(work("a", 0, 4, None), work("b", 1, 1, 1)) == {"a": 0}

@@ -44,7 +44,7 @@ def held(tenant: dict[str, Any]) -> dict[str, float]:
         ),
     ],
 )
-def test_a_tenant_of_parts_and_one_of_cards_hold_as_many_devices(
+def test_tenants_of_partial_and_whole_devices_hold_equal_amounts(
     name: str, a: dict[str, int], b: dict[str, int], share: float
 ) -> None:
     outcome = played(name)

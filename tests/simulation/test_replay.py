@@ -55,7 +55,7 @@ def asked(capsys: pytest.CaptureFixture[str], trace: Path, **options: Any) -> di
     return found
 
 
-def test_the_engine_serves_the_second_user_next_and_first_come_first_served_does_not(
+def test_fair_policy_starts_the_second_user_next_and_fifo_does_not(
     crowded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waits = {
@@ -65,7 +65,7 @@ def test_the_engine_serves_the_second_user_next_and_first_come_first_served_does
     assert waits == {"fair": 90, "fifo": 990, "backfill": 990}
 
 
-def test_a_replay_tells_the_figures_of_its_window_and_the_waits_of_its_users(
+def test_replay_reports_metrics_of_its_window_and_waits_of_its_users(
     crowded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = asked(capsys, crowded, gpus=2, start="0", span="100")
@@ -90,7 +90,7 @@ def test_the_whole_log_is_played_whatever_the_window(
     assert late["users"] == {"bob": {"mean": 90, "p50": 90, "p95": 90, "jobs": 1}}
 
 
-def test_whose_large_gang_waited_longest_is_told(
+def test_large_gang_with_the_longest_wait_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = ("0,t,ann,a,2,8,,,,60,", "0,t,ann,b,2,8,,,,60,", "0,t,bob,c,2,8,,,,60,")
@@ -103,7 +103,7 @@ def test_whose_large_gang_waited_longest_is_told(
     assert small["metrics"]["large_gang_wait_seconds"]["longest"] is None
 
 
-def test_a_gang_starts_as_one_and_only_on_nodes_that_have_room(
+def test_gang_starts_as_a_unit_and_only_on_nodes_that_fit_its_pods(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = ("0,t,u,pair,2,8,,,,60,", "0,t,u,four,1,4,,,,60,", "1,t,u,wide,1,12,,,,60,")
@@ -136,7 +136,7 @@ def test_the_same_seed_gives_the_same_replay(
     assert one["users"] != other["users"]
 
 
-def test_on_a_real_log_nobody_starves_beside_a_user_who_fills_the_cluster(
+def test_no_user_of_a_real_log_starves_beside_one_that_fills_the_cluster(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One user has 77 % in order of arrival, and four of six users starve for 12 h."""
@@ -152,7 +152,7 @@ def test_on_a_real_log_nobody_starves_beside_a_user_who_fills_the_cluster(
 
 
 @pytest.mark.parametrize("output", [TABLE, JSON])
-def test_the_text_and_the_json_tell_of_work_that_can_never_start(
+def test_text_and_json_report_workloads_that_can_never_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], output: OutputOptions
 ) -> None:
     trace = log(tmp_path, "0,t,u,huge,1,9,,,,60,", "0,t,u,b,1,1,,,,60,")
@@ -209,7 +209,7 @@ def test_policy_fields_are_set_with_and_without_their_prefix() -> None:
         ({"gpus": 1, "tenant": "labb"}, "has no tenant labb (did you mean lab?)"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_sentence_that_says_what_to_do(
+def test_command_line_mistake_gives_one_sentence_with_a_remedy(
     crowded: Path, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -256,7 +256,7 @@ def test_a_picture_shows_the_timeline(crowded: Path, tmp_path: Path) -> None:
         run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=folder))
 
 
-def test_a_picture_of_the_fair_order_compares_the_waits_of_users_on_one_axis(
+def test_plot_compares_user_waits_with_fifo_for_the_fair_policy_only(
     crowded: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")

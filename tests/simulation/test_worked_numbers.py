@@ -110,7 +110,7 @@ def changed(name: str, folder: Path, change: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "source", "held"), HELD, ids=[row[0] for row in HELD])
-def test_everyone_ends_up_with_what_the_page_says(
+def test_tenants_end_up_with_the_documented_usage(
     name: str, source: str, held: dict[str, dict[str, float]]
 ) -> None:
     tenants = outcome(name)["tenants"]
@@ -170,7 +170,7 @@ def test_the_second_user_is_the_next_one_released(tmp_path: Path, devices: int) 
 
 
 @pytest.mark.parametrize(("name", "jain"), JAIN, ids=[row[0] for row in JAIN])
-def test_jains_index_is_what_the_page_says(name: str, jain: float) -> None:
+def test_jains_index_equals_the_documented_value(name: str, jain: float) -> None:
     assert outcome(name)["metrics"]["jain"] == pytest.approx(jain, abs=0.0005)
 
 
@@ -198,7 +198,9 @@ def test_borrowing_is_not_evened_out_where_only_guarantees_count(name: str, tmp_
 
 @pytest.mark.parametrize("within", ["Never", "LowerPriority"])
 @pytest.mark.parametrize("mode", ["off", "guarantee", "fair"])
-def test_nothing_is_evicted_and_readmitted_for_ever(mode: str, within: str, tmp_path: Path) -> None:
+def test_no_workload_is_evicted_and_readmitted_forever(
+    mode: str, within: str, tmp_path: Path
+) -> None:
     def choose(scenario: Any) -> None:
         scenario["policy"] = {"reclaim": mode, "withinQueue": within}
 
@@ -215,7 +217,7 @@ def test_nothing_is_evicted_and_readmitted_for_ever(mode: str, within: str, tmp_
         assert "x-0" in [r["workload"] for r in result["releases"]]
 
 
-def test_a_budget_is_overridden_in_time_and_only_if_the_policy_says_so(tmp_path: Path) -> None:
+def test_disruption_budget_is_overridden_only_if_the_policy_allows_it(tmp_path: Path) -> None:
     overridden = outcome("r08-a-budget-is-overridden")
     assert [each["at"] for each in overridden["releases"]] == [6.0] * 4
 

@@ -42,7 +42,7 @@ def late(name: str, uid: str) -> list[Object]:
     return release_patch(order)
 
 
-def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
+def test_12_release_patch_does_not_apply_to_a_new_pod_of_the_same_name(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     name = ground.held()
@@ -64,9 +64,7 @@ def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
     outcomes(12, ground.mode, "recreate the pod before the patch", "D", f"422 {said.message}")
 
 
-def test_12_what_is_recreated_while_its_release_is_decided_waits(
-    ground: Ground, outcomes: Outcomes
-) -> None:
+def test_12_pod_recreated_during_its_release_stays_held(ground: Ground, outcomes: Outcomes) -> None:
     if ground.mode == "killed":
         name = ground.name("again")
         said = ground.mallory.refused("POST", path(RED), body(name, TOO_MANY))
@@ -102,7 +100,9 @@ def _recreate(ground: Ground, name: str, reads: int) -> None:
     until("its name is free", lambda: mallory.refused("POST", path(RED), large) is None)
 
 
-def test_12_a_copied_release_releases_nothing(ground: Ground, outcomes: Outcomes) -> None:
+def test_12_copied_release_annotation_does_not_release_a_pod(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.name("copy")
     pods = ground.admin.get(path(RED))["items"]
     old = next(each["metadata"] for each in pods if "." in stamp(each))

@@ -51,9 +51,7 @@ WAYS: dict[str, tuple[int, list[Object], list[Object]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_15_every_gpu_is_counted_however_it_is_asked_for(
-    ground: Ground, outcomes: Outcomes, way: str
-) -> None:
+def test_15_every_requested_gpu_is_counted(ground: Ground, outcomes: Outcomes, way: str) -> None:
     counted, containers, inits = WAYS[way]
     name = ground.name("modest")
     bare = body(name, 0, containers=containers, initContainers=inits)
@@ -130,7 +128,7 @@ UNREAL: dict[str, tuple[Callable[[Object], None], str]] = {
 
 
 @pytest.mark.parametrize("way", UNREAL)
-def test_15_what_kubernetes_does_not_hand_out_it_refuses(
+def test_15_impossible_device_amount_is_refused(
     ground: Ground, outcomes: Outcomes, way: str
 ) -> None:
     write, sentence = UNREAL[way]

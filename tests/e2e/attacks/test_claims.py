@@ -116,7 +116,7 @@ def test_16_devices_of_a_claim_count_at_their_worst(
 
 
 @pytest.mark.parametrize("class_name", [NAMED, MAPPED])
-def test_16_a_class_asked_for_by_name_counts(
+def test_16_devices_of_a_class_requested_by_name_are_counted(
     ground: Ground, outcomes: Outcomes, cluster_tools: Tools, class_name: str
 ) -> None:
     if class_name == MAPPED:
@@ -151,7 +151,7 @@ def test_16_a_class_that_does_not_exist_yet_is_waited_for(
     ground.admin.call("DELETE", f"{CLAIMS}/{name}")
 
 
-def test_16_who_shares_a_claim_waits_for_it_like_the_first(
+def test_16_each_pod_of_a_shared_claim_waits_for_the_whole_claim(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     shared = ground.name("shared")
@@ -164,7 +164,7 @@ def test_16_who_shares_a_claim_waits_for_it_like_the_first(
     ground.admin.call("DELETE", f"{CLAIMS}/{shared}")
 
 
-def test_16_a_template_swapped_while_the_pod_waits_changes_nothing(
+def test_16_changed_claim_template_does_not_affect_a_held_pod(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     name = ground.name("swapped")
@@ -198,7 +198,7 @@ def claims_of(ground: Ground, pod: str) -> list[Object]:
     ]
 
 
-def test_16_no_tenant_asks_as_admin(ground: Ground, outcomes: Outcomes) -> None:
+def test_16_tenant_user_cannot_request_admin_access(ground: Ground, outcomes: Outcomes) -> None:
     name = ground.name("admin")
     said = ground.mallory.refused("POST", CLAIMS, claim(name, exactly(1, adminAccess=True)))
     assert said is not None
@@ -208,7 +208,7 @@ def test_16_no_tenant_asks_as_admin(ground: Ground, outcomes: Outcomes) -> None:
     outcomes(16, ground.mode, "adminAccess", "K", said)
 
 
-def test_16_no_tenant_makes_a_device_class(ground: Ground, outcomes: Outcomes) -> None:
+def test_16_tenant_user_cannot_create_a_device_class(ground: Ground, outcomes: Outcomes) -> None:
     """The devices of a DeviceClass without a mapping would not be charged."""
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
     made = {**kind, "metadata": {"name": "mine"}, "spec": {}}

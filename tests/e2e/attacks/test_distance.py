@@ -38,7 +38,7 @@ def wall(name: str, term: Object, gpus: int = 0, key: str = EVERYWHERE) -> Objec
 
 
 @pytest.mark.parametrize("reach", WALLS)
-def test_34_no_pod_keeps_another_teams_pods_off_the_nodes(
+def test_34_anti_affinity_to_pods_of_other_namespaces_is_refused(
     ground: Ground, outcomes: Outcomes, reach: str
 ) -> None:
     for who in (ground.mallory, ground.chief):
@@ -51,7 +51,7 @@ def test_34_no_pod_keeps_another_teams_pods_off_the_nodes(
     outcomes(34, ground.mode, ATTACK, layer_of(said), said)
 
 
-def test_34_nor_does_a_pod_that_asks_for_a_device(ground: Ground) -> None:
+def test_34_anti_affinity_to_other_namespaces_is_refused_for_device_pods(ground: Ground) -> None:
     name = ground.name("wall")
     made = wall(name, WALLS["all namespaces"], gpus=1)
     made = ground.stamped(made) if ground.mode == "policies" else made
@@ -80,9 +80,7 @@ def test_34_nor_is_a_term_added_later(ground: Ground, outcomes: Outcomes) -> Non
     outcomes(34, ground.mode, "the same by a later change of a held pod", "K", said)
 
 
-def test_34_a_distance_within_a_namespace_is_its_own_affair(
-    ground: Ground, outcomes: Outcomes
-) -> None:
+def test_34_anti_affinity_within_a_namespace_is_allowed(ground: Ground, outcomes: Outcomes) -> None:
     name = ground.name("apart")
     term = {"labelSelector": {"matchLabels": {"app": name}}}
     assert ground.mallory.refused("POST", path(RED), wall(name, term)) is None
@@ -91,7 +89,7 @@ def test_34_a_distance_within_a_namespace_is_its_own_affair(
 
 
 @only("everything", "policies", "webhook")
-def test_34_pods_wait_behind_a_wall_that_stands_already(
+def test_34_pods_excluded_by_existing_anti_affinity_stay_held(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     where = yard(ground, stage)

@@ -47,7 +47,7 @@ def _web64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def test_29_only_a_true_token_for_fairgate_is_heard(
+def test_29_rest_api_accepts_only_a_valid_token_for_fairgate(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     ours, pki = yard(ground, stage), ground.cluster.folder / "pki"
@@ -72,7 +72,7 @@ def test_29_only_a_true_token_for_fairgate_is_heard(
     assert good not in log.read_text()
 
 
-def test_29_a_tenant_reads_its_own_and_nothing_else(
+def test_29_tenant_user_reads_only_the_queue_that_rbac_allows(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     ours, other = yard(ground, stage), yard(ground, stage, "bob")
@@ -160,7 +160,7 @@ def waiting(server: redis.Redis, queue: str) -> int:
 
 
 @only("everything")
-async def test_30_whoever_has_no_password_gets_nothing_from_redis(
+async def test_30_redis_refuses_clients_without_password_or_rights(
     ground: Ground, outcomes: Outcomes, tmp_path: Path
 ) -> None:
     """The Redis is configured as docs/security.md requires."""

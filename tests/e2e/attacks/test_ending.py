@@ -59,7 +59,9 @@ def test_36_nor_does_it_vanish_while_it_ends(ground: Ground, outcomes: Outcomes)
     until("it is gone", lambda: not ground.exists(name))
 
 
-def test_36_a_grace_period_of_one_second_ends_it(ground: Ground, outcomes: Outcomes) -> None:
+def test_36_pod_deleted_with_one_second_of_grace_ends_on_its_node(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.released()
     assert ground.mallory.refused("DELETE", path(RED, name), {"gracePeriodSeconds": 1}) is None
     until("its node confirms that", lambda: not ground.exists(name))

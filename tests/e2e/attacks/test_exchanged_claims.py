@@ -253,7 +253,7 @@ WAYS: dict[str, Steps] = {
 
 @LAYERED
 @pytest.mark.parametrize("way", WAYS)
-def test_32_a_named_claim_keeps_its_name(
+def test_32_claim_of_a_released_pod_cannot_be_replaced(
     ground: Ground, outcomes: Outcomes, trap: Trap, way: str
 ) -> None:
     outcomes(ROW, ground.mode, "a claim exchanged after the release", "D", exchanged(trap, way))
@@ -262,7 +262,7 @@ def test_32_a_named_claim_keeps_its_name(
 # Only the leader's memory differs, and no layer reads it.
 @only("everything")
 @pytest.mark.parametrize("way", WAYS)
-def test_32_a_named_claim_keeps_its_name_for_a_new_leader(
+def test_32_claim_of_a_released_pod_cannot_be_replaced_after_a_restart(
     ground: Ground, outcomes: Outcomes, trap: Trap, way: str
 ) -> None:
     said = exchanged(trap, way, before=lambda: restart(ground))
@@ -389,7 +389,7 @@ def test_32_a_generated_claim_is_not_generated_again(
 
 
 @LAYERED
-def test_32_a_shared_claim_keeps_its_name_until_the_last_pod_ends(
+def test_32_shared_claim_cannot_be_replaced_until_the_last_pod_ends(
     ground: Ground, outcomes: Outcomes, trap: Trap
 ) -> None:
     mallory = ground.mallory

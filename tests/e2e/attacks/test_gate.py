@@ -15,7 +15,7 @@ PATCHES = {
 }
 
 
-def test_01_nobody_takes_the_gate_off(ground: Ground, outcomes: Outcomes) -> None:
+def test_01_tenant_users_cannot_remove_the_gate(ground: Ground, outcomes: Outcomes) -> None:
     for who in (ground.mallory, ground.chief):
         name = ground.held()
         for kind, patch in PATCHES.items():
@@ -29,7 +29,9 @@ def test_01_nobody_takes_the_gate_off(ground: Ground, outcomes: Outcomes) -> Non
     outcomes(1, ground.mode, "remove the gate", layer_of(said), said)
 
 
-def test_02_nobody_makes_fairgate_forget_a_pod(ground: Ground, outcomes: Outcomes) -> None:
+def test_02_gate_labels_and_annotations_cannot_be_removed_together(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.held()
     before = ground.pod(name)
     forget = [OPEN, {"op": "remove", "path": "/metadata/labels"}]

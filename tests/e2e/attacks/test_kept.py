@@ -47,7 +47,7 @@ def labelled(name: str, **labels: Any) -> Object:
     return item
 
 
-def test_35_no_budget_keeps_what_is_borrowed(
+def test_35_pod_protected_by_a_budget_does_not_borrow(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     ours = yard(ground, stage)

@@ -148,7 +148,7 @@ def unseen(name: str, how: str) -> Object:
         "tolerate every taint",
     ],
 )
-def test_18_what_the_api_does_not_show_is_left_to_nodes_and_pod_security(
+def test_18_hidden_device_access_is_left_to_nodes_and_pod_security(
     ground: Ground, stage: Stage, outcomes: Outcomes, how: str
 ) -> None:
     ours = yard(ground, stage)
@@ -176,9 +176,7 @@ def ended() -> Object:
     return {"status": {"phase": "Succeeded"}}
 
 
-def test_19_nobody_pretends_that_a_pod_is_finished(
-    ground: Ground, stage: Stage, outcomes: Outcomes
-) -> None:
+def test_19_false_pod_status_is_refused(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
     name = ground.released()
     status = path(RED, name, "status")
     said = ground.mallory.refused("PATCH", status, ended())
@@ -206,7 +204,7 @@ def test_19_nobody_pretends_that_a_pod_is_finished(
     outcomes(19, ground.mode, "keep a node free for a held pod", layer_of(said), said)
 
 
-def test_19_nobody_says_that_a_held_pod_needs_no_claim(
+def test_19_false_claim_status_of_a_held_pod_is_refused(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "hide a claim until the release"
@@ -228,7 +226,7 @@ def test_19_nobody_says_that_a_held_pod_needs_no_claim(
     outcomes(19, ground.mode, attack, layer_of(said), said)
 
 
-def test_19_who_will_not_go_is_counted_until_gone(
+def test_19_terminating_pod_is_counted_as_used_until_it_is_gone(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a finalizer, and a grace of a day"
@@ -282,7 +280,9 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
     outcomes(20, ground.mode, attack, "D", f"{saw}; similar pods must wait")
 
 
-def test_21_a_gang_is_what_it_said_it_was(ground: Ground, outcomes: Outcomes) -> None:
+def test_21_gang_annotations_of_a_held_pod_cannot_be_changed(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.held()
     for key in ("gang", "gang-size", "gang-failure"):
         note = {"metadata": {"annotations": {f"fairgate.io/{key}": "2"}}}
@@ -294,7 +294,7 @@ def test_21_a_gang_is_what_it_said_it_was(ground: Ground, outcomes: Outcomes) ->
     outcomes(21, ground.mode, "join, leave or resize a gang later", layer_of(said), said or "")
 
 
-def test_21_a_gang_of_false_size_keeps_nothing(
+def test_21_gang_that_is_never_complete_reserves_no_capacity(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a gang that is never complete"

@@ -48,7 +48,9 @@ def clerk(ground: Ground) -> Person:
     return somebody(ground, "clerk", rule("patch update", "pods/status"))
 
 
-def test_10_nobody_changes_what_a_pod_is_counted_by(ground: Ground, outcomes: Outcomes) -> None:
+def test_10_accounting_labels_of_a_pod_cannot_be_changed(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     for name in (ground.held(), ground.released()):
         before = ground.pod(name)
         for change in CHANGES:
@@ -134,7 +136,9 @@ def stamps(pod: Object) -> Object:
     return {key: value for key, value in written.items() if key.startswith("fairgate.io/")}
 
 
-def test_10_labels_written_by_hand_count_for_nothing(ground: Ground, outcomes: Outcomes) -> None:
+def test_10_forged_tenant_and_user_labels_have_no_effect(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     """If no webhook overwrites the labels at create, they are stored. Accounting ignores them."""
     name = ground.name("labelled")
     made = ground.stamped(body(name, TOO_MANY))
@@ -194,7 +198,9 @@ def submitter(pod: Object) -> tuple[str, str]:
     return about["annotations"][SUBMITTER], about["labels"]["fairgate.io/user"]
 
 
-def test_13_a_name_written_on_a_pod_counts_for_nothing(ground: Ground, outcomes: Outcomes) -> None:
+def test_13_forged_submitter_of_a_pod_is_refused_or_overwritten(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.name("forged")
     made = ready(ground, body(name, TOO_MANY), "chief")
     made["metadata"]["annotations"] = {
@@ -217,7 +223,7 @@ def test_13_a_name_written_on_a_pod_counts_for_nothing(ground: Ground, outcomes:
 
 
 @pytest.mark.parametrize("kind", ["job", "deployment"])
-def test_13_a_name_written_into_a_template_counts_for_nothing(
+def test_13_forged_submitter_in_a_template_is_refused_or_overwritten(
     ground: Ground, outcomes: Outcomes, kind: str
 ) -> None:
     name = ground.name("forged")
@@ -260,7 +266,7 @@ def test_13_a_template_does_not_change_hands(ground: Ground, outcomes: Outcomes)
     assert stamp_in(ground.admin.get(at)) == before
 
 
-def test_13_a_pod_of_a_job_counts_for_whoever_made_the_job(
+def test_13_pod_of_a_job_is_charged_to_the_creator_of_the_job(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     name = ground.name("job")
@@ -336,7 +342,7 @@ def replica_sets(ground: Ground, name: str) -> list[Object]:
     return [{**kind, "name": each["name"], "uid": each["uid"]} for each in found()]
 
 
-def test_13_who_may_edit_a_colleagues_object_makes_the_colleagues_pods(
+def test_13_pods_of_a_scaled_deployment_are_charged_to_its_creator(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     """RBAC controls edits of an object, not Fairgate. Its pods are charged to its creator."""
@@ -365,7 +371,7 @@ def made_by(ground: Ground, name: str) -> list[Object]:
     return [each for each in items if each["metadata"]["name"].startswith(f"{name}-")]
 
 
-def test_13_nobody_takes_a_colleagues_identity(
+def test_13_tenant_user_cannot_impersonate_another_user(
     ground: Ground, outcomes: Outcomes, tmp_path: Path
 ) -> None:
     kubeconfig = tmp_path / "mallory.kubeconfig"
@@ -380,7 +386,7 @@ def test_13_nobody_takes_a_colleagues_identity(
     outcomes(13, ground.mode, "impersonation", "R", str(refused.value).partition(": ")[2])
 
 
-def test_13_a_shared_service_account_is_a_user_of_its_own(
+def test_13_pod_of_a_service_account_is_charged_to_the_account(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     account = f"system:serviceaccount:{RED}:default"

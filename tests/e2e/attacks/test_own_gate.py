@@ -36,7 +36,9 @@ def applied(name: str, gate: str | None) -> Object:
     return made
 
 
-def test_04_who_puts_the_gate_on_does_not_own_it(ground: Ground, outcomes: Outcomes) -> None:
+def test_04_gate_owner_by_server_side_apply_cannot_remove_the_gate(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name, mallory = ground.name("claimed"), ground.mallory
     at = f"{path(RED, name)}?{OWNED}"
     made = mallory.refused("PATCH", at, ready(ground, applied(name, GATE)), "apply")
@@ -76,9 +78,7 @@ def managers(ground: Ground, name: str) -> list[str]:
     return [each["manager"] for each in fields if "f:spec" in each["fieldsV1"]]
 
 
-def test_05_who_keeps_a_gate_of_his_own_holds_no_capacity(
-    ground: Ground, outcomes: Outcomes
-) -> None:
+def test_05_pod_with_another_gate_is_not_released(ground: Ground, outcomes: Outcomes) -> None:
     name, later = ground.name("hoarder"), ground.name("later")
     said = answer(ground.mallory, "POST", path(RED), ready(ground, own_gated(name)))
     if ground.mode == "killed":
@@ -97,7 +97,7 @@ def test_05_who_keeps_a_gate_of_his_own_holds_no_capacity(
     remove(ground, name, later)
 
 
-def test_05_nobody_puts_a_gate_on_later(ground: Ground, outcomes: Outcomes) -> None:
+def test_05_gate_cannot_be_added_after_create(ground: Ground, outcomes: Outcomes) -> None:
     for name in (ground.held(), ground.released()):
         before = ground.pod(name)["spec"]
         more = {"spec": {"schedulingGates": [{"name": OWN_GATE}]}}

@@ -65,7 +65,7 @@ def binds(who: Person, name: str, node: str) -> Iterator[tuple[str, object]]:
         yield door, answer(who, "POST", door, binding)
 
 
-def test_03_nobody_chooses_a_node_past_the_queue(ground: Ground, outcomes: Outcomes) -> None:
+def test_03_pod_with_a_node_name_is_refused(ground: Ground, outcomes: Outcomes) -> None:
     layer = CREATED[ground.mode]
     for who in (ground.mallory, ground.chief):
         for node in (NODE, "no-such-node"):
@@ -109,7 +109,9 @@ def test_03_only_the_node_itself_mirrors_its_static_pods(
     remove(ground, name)
 
 
-def test_06_who_has_no_right_to_bind_binds_nothing(ground: Ground, outcomes: Outcomes) -> None:
+def test_06_user_without_the_right_to_bind_cannot_bind_a_pod(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.held()
     for who in (ground.mallory, ground.chief):
         for door, said in binds(who, name, NODE):
@@ -145,7 +147,7 @@ def test_06_a_scheduler_binds_no_held_pod(ground: Ground, outcomes: Outcomes) ->
     outcomes(6, ground.mode, "bind a held pod as the scheduler", "K", said.message)
 
 
-def test_06_a_released_pod_is_bound_to_no_node_of_ones_choice(
+def test_06_binder_cannot_bind_a_released_pod_to_a_chosen_node(
     ground: Ground, outcomes: Outcomes, binder: Person
 ) -> None:
     if ground.mode == "killed":  # no new pod arrives
@@ -175,7 +177,7 @@ def test_07_another_scheduler_gets_no_managed_pod(ground: Ground, outcomes: Outc
     outcomes(7, ground.mode, "another schedulerName", layer, said)
 
 
-def test_06_every_right_in_a_namespace_binds_nothing(ground: Ground) -> None:
+def test_06_namespace_wide_rights_do_not_permit_binding(ground: Ground) -> None:
     """A RoleBinding of cluster-admin grants such rights. The verb must be granted cluster-wide."""
     wild = somebody(ground, "wild", BINDING, BIND)
     for door, said in binds(wild, ground.held(), NODE):
@@ -196,7 +198,7 @@ def test_07_another_scheduler_binds_no_held_pod(
     outcomes(7, ground.mode, "bind a held pod, with every right to bind", "K", said.message)
 
 
-def test_11_nobody_but_a_node_mirrors_static_pods(ground: Ground, outcomes: Outcomes) -> None:
+def test_11_mirror_pod_of_a_tenant_user_is_refused(ground: Ground, outcomes: Outcomes) -> None:
     name, layer = ground.name("static"), CREATED[ground.mode]
     for who in (ground.mallory, ground.chief):
         said = who.refused("POST", path(RED), mirror(ground, name))

@@ -43,7 +43,7 @@ def classes(ground: Ground) -> None:
         until("it has a twin", lambda: ground.admin.refused("GET", twin, None) is None)
 
 
-def test_14_nobody_makes_a_priority_class(ground: Ground, outcomes: Outcomes) -> None:
+def test_14_tenant_user_cannot_create_a_priority_class(ground: Ground, outcomes: Outcomes) -> None:
     for who in (ground.mallory, ground.chief):
         said = who.refused("POST", CLASSES, priority_class("mine", "PreemptLowerPriority"))
         assert said is not None
@@ -52,7 +52,9 @@ def test_14_nobody_makes_a_priority_class(ground: Ground, outcomes: Outcomes) ->
     outcomes(14, ground.mode, "create a PriorityClass", "R", said)
 
 
-def test_14_a_high_class_evicts_nobody(ground: Ground, outcomes: Outcomes) -> None:
+def test_14_pod_of_a_high_priority_class_does_not_preempt(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     name = ground.name("urgent")
     made = ready(ground, body(name, TOO_MANY))
     made["spec"] |= {"priorityClassName": URGENT, "preemptionPolicy": "PreemptLowerPriority"}

@@ -64,7 +64,7 @@ def leave(ground: Ground, namespaces: list[str]) -> None:
     ground.cluster.kubectl("delete", "namespace", "--wait=false", *namespaces)
 
 
-def test_22_many_namespaces_and_many_users_gain_nothing(
+def test_22_many_namespaces_or_users_do_not_increase_the_share(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a hundred namespaces, or users, to weigh more"
@@ -114,7 +114,7 @@ def test_22_many_namespaces_and_many_users_gain_nothing(
     outcomes(22, ground.mode, attack, "D", saw)
 
 
-def test_22_a_false_tenant_on_a_pod_is_not_believed(
+def test_22_forged_tenant_label_does_not_change_the_charged_tenant(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a pod with the label of another tenant"
@@ -141,7 +141,7 @@ def test_22_a_false_tenant_on_a_pod_is_not_believed(
 # --- row 27 ---
 
 
-def test_27_a_flood_of_one_tenant_keeps_nobody_waiting(
+def test_27_flood_of_pods_of_one_tenant_does_not_block_others(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a flood of pods of one tenant"

@@ -66,7 +66,7 @@ def test_33_a_held_pod_does_not_grow_beyond_a_bound(ground: Ground, outcomes: Ou
     remove(ground, name)
 
 
-def test_33_the_largest_pods_hold_up_nobody_else(
+def test_33_largest_pods_do_not_block_other_users(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     if ground.mode == "killed":

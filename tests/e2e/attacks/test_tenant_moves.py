@@ -60,7 +60,7 @@ def passed_by(ground: Ground, stage: Stage) -> None:
     until("another tenant goes on", lambda: other.released() == {"witness"})
 
 
-def test_37_a_namespace_without_a_tenant_waits_for_one(
+def test_37_pods_of_a_namespace_removed_from_its_tenant_stay_held(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     ours, head = family(ground, stage)
@@ -76,7 +76,7 @@ def test_37_a_namespace_without_a_tenant_waits_for_one(
     outcomes(37, ground.mode, REMOVED, "D", "its pods wait 30 s for a tenant")
 
 
-def test_37_nothing_is_released_below_a_deleted_tenant(
+def test_37_no_pod_is_released_below_a_deleted_tenant(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     ours, head = family(ground, stage)
@@ -91,7 +91,7 @@ def test_37_nothing_is_released_below_a_deleted_tenant(
     outcomes(37, ground.mode, DELETED, "D", "nothing below it is released")
 
 
-def test_37_nothing_is_released_in_a_circle_of_tenants(
+def test_37_no_pod_is_released_in_a_cycle_of_tenants(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     ours, head = family(ground, stage)

@@ -42,7 +42,9 @@ FALSE = {"metadata": {"labels": {"row": "28"}}}
 OK = "fairgate_canary_ok"
 
 
-def test_28_nobody_of_a_namespace_touches_what_enforces(ground: Ground, outcomes: Outcomes) -> None:
+def test_28_namespace_users_cannot_change_enforcement_objects(
+    ground: Ground, outcomes: Outcomes
+) -> None:
     for who in (ground.mallory, ground.chief):
         for at in GUARDED:
             for said in (who.refused("DELETE", at, None), who.refused("PATCH", at, FALSE)):
@@ -186,7 +188,7 @@ def test_28_certificate_map_and_lease_are_put_back(
 
 
 @only("everything")
-def test_28_while_the_definition_of_tenants_is_gone_nothing_is_released(
+def test_28_no_pod_is_released_while_the_tenant_crd_is_deleted(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     """The watchdog does not restore a deleted CRD: its Tenants are deleted with it."""

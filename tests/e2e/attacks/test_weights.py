@@ -18,7 +18,9 @@ from tests.support.shares import quotas, status
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 
 
-def test_23_weights_are_not_for_everybody(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
+def test_23_tenant_user_cannot_change_weights(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
     ours = yard(ground, stage)
     stage.tenant("ours", "1", ours.namespace)
     heavier = {"spec": {"weight": "9"}}
@@ -46,7 +48,7 @@ def test_23_weights_are_not_for_everybody(ground: Ground, stage: Stage, outcomes
     assert stage.get("tenant", "ours")["spec"]["weight"] == "1"
 
 
-def test_23_what_redis_says_decides_nothing(
+def test_23_usage_deleted_from_redis_does_not_affect_the_limit(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "usage and queues written in Redis"

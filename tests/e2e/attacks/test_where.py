@@ -102,7 +102,7 @@ def can_make_pods(ground: Ground, namespace: str) -> bool:
     return ground.admin.refused("GET", account, None) is None
 
 
-def test_09_who_may_work_in_a_namespace_gets_into_no_exempt_one(
+def test_09_tenant_users_cannot_create_pods_in_exempt_namespaces(
     ground: Ground, outcomes: Outcomes
 ) -> None:
     for who in (ground.mallory, ground.chief):
@@ -115,7 +115,7 @@ def test_09_who_may_work_in_a_namespace_gets_into_no_exempt_one(
     outcomes(9, ground.mode, "an exempt namespace", "R", said)
 
 
-def test_09_who_may_make_any_namespace_can_make_an_exempt_one(
+def test_09_namespace_creator_can_create_an_exempt_namespace(
     ground: Ground, outcomes: Outcomes, nomad: Person
 ) -> None:
     """Fairgate does not forbid it. RBAC must reserve these names."""
@@ -140,7 +140,7 @@ def test_10_a_tenant_does_not_label_its_namespace(ground: Ground, outcomes: Outc
     outcomes(10, ground.mode, "labels of the namespace", "R", said)
 
 
-def test_10_no_label_of_a_namespace_says_whose_it_is(
+def test_10_tenant_label_of_a_namespace_has_no_effect(
     ground: Ground, outcomes: Outcomes, nomad: Person
 ) -> None:
     labels = {"fairgate.io/tenant": "ns.blue"}

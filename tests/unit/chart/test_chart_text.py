@@ -91,7 +91,7 @@ def test_flow_control_is_for_our_accounts_only_and_can_be_left_out(
     assert not kinds & {each["kind"] for each in without}
 
 
-def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart) -> None:
+def test_chart_for_an_external_fairgate_has_a_webhook_url_and_no_workloads(chart: Chart) -> None:
     inside, outside = chart.render("api.aggregated=false"), chart.render(OUTSIDE, NETWORK)
     assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}
     inside = [each for each in inside if "helm.sh/hook" not in annotations_of(each)]
@@ -103,7 +103,7 @@ def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart)
     assert rest == outside
 
 
-def test_alerts_and_dashboard_are_there_only_when_asked_for(
+def test_alerts_and_dashboard_are_rendered_only_if_enabled(
     chart: Chart, inside: list[Object]
 ) -> None:
     assert not of_kind(inside, "PrometheusRule")
@@ -131,7 +131,7 @@ def test_the_alert_about_the_certificate_fires_after_the_time_of_its_renewal(
     assert f"min(fairgate_certificate_expiry_seconds) < {threshold}" in expressions
 
 
-def test_network_policy_is_there_only_when_asked_for(chart: Chart, inside: list[Object]) -> None:
+def test_network_policy_is_rendered_only_if_enabled(chart: Chart, inside: list[Object]) -> None:
     assert not of_kind(inside, "NetworkPolicy")
     policies = of_kind(chart.render(NETWORK), "NetworkPolicy")
     for role in ROLES:
@@ -142,7 +142,7 @@ def test_network_policy_is_there_only_when_asked_for(chart: Chart, inside: list[
 
 
 @pytest.mark.parametrize("role", ["webhook", "api"])
-def test_service_leads_to_its_own_pods(inside: list[Object], role: str) -> None:
+def test_service_selects_only_its_own_pods_and_their_ports(inside: list[Object], role: str) -> None:
     service = of_kind(inside, "Service")[f"fairgate-{role}"]["spec"]
     template = of_kind(inside, "Deployment")[f"fairgate-{role}"]["spec"]["template"]
     assert service["selector"].items() <= template["metadata"]["labels"].items()
@@ -154,7 +154,7 @@ def test_service_leads_to_its_own_pods(inside: list[Object], role: str) -> None:
     assert {port["targetPort"] for port in service["ports"]} <= opened
 
 
-def test_the_api_server_is_led_to_the_port_that_asks_for_its_certificate(
+def test_apiservice_points_to_the_port_of_the_aggregated_listener(
     chart: Chart, inside: list[Object]
 ) -> None:
     service = of_kind(inside, "Service")["fairgate-api"]["spec"]
@@ -172,14 +172,14 @@ def test_the_api_server_is_led_to_the_port_that_asks_for_its_certificate(
 
 
 @pytest.mark.parametrize("value", ["api.aggregated=false", "api.replicas=0"])
-def test_nothing_is_left_of_the_aggregated_api_where_it_is_off(chart: Chart, value: str) -> None:
+def test_disabled_aggregated_api_leaves_no_objects(chart: Chart, value: str) -> None:
     text = chart.template(value).stdout
     assert "fairgate-webhook" in text
     for trace in ("APIService", "AGGREGATED", "fairgate-door", "namespace: kube-system", "8445"):
         assert trace not in text
 
 
-def test_the_door_for_everybody_opens_nothing_but_the_door(inside: list[Object]) -> None:
+def test_role_bound_to_groups_grants_only_the_fairgate_api(inside: list[Object]) -> None:
     [rule] = of_kind(inside, "ClusterRole")["fairgate-door"]["rules"]
     assert rule["apiGroups"] == ["api.fairgate.io"]
     bound = [
@@ -194,7 +194,7 @@ def test_the_door_for_everybody_opens_nothing_but_the_door(inside: list[Object])
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_program_has_an_account_of_its_own(inside: list[Object], role: str) -> None:
+def test_each_component_has_its_own_service_account(inside: list[Object], role: str) -> None:
     account = pod_of(inside, role)["serviceAccountName"]
     assert account == f"fairgate-{role}"
     assert account in of_kind(inside, "ServiceAccount")
@@ -222,7 +222,7 @@ def test_programs_are_probed_where_they_answer(inside: list[Object], role: str) 
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_programs_understand_what_the_chart_tells_them(inside: list[Object], role: str) -> None:
+def test_components_accept_the_settings_of_the_chart(inside: list[Object], role: str) -> None:
     environment = {
         each["name"]: each.get("value", "") for each in container_of(inside, role)["env"]
     }
@@ -236,7 +236,7 @@ def test_programs_understand_what_the_chart_tells_them(inside: list[Object], rol
     assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
 
 
-def test_a_webhook_that_stops_serves_until_everybody_knows(inside: list[Object]) -> None:
+def test_stopping_webhook_serves_until_endpoints_are_updated(inside: list[Object]) -> None:
     """Its probe fails at once. Endpoints are updated after failureThreshold periods."""
     container = container_of(inside, "webhook")
     probe = container["readinessProbe"]
@@ -259,7 +259,9 @@ def test_strays_are_evicted_only_if_so_chosen(chart: Chart, inside: list[Object]
         assert settings.load(environment).evict_bypassed is chosen
 
 
-def test_audit_files_go_to_a_volume_of_ones_own(chart: Chart, inside: list[Object]) -> None:
+def test_audit_files_are_stored_in_the_given_volume_claim(
+    chart: Chart, inside: list[Object]
+) -> None:
     assert "volumes" not in pod_of(inside, "controller")
     documents = chart.render("audit.existingClaim=records", "audit.megabytes=1000000")
     environment = {
@@ -274,7 +276,7 @@ def test_audit_files_go_to_a_volume_of_ones_own(chart: Chart, inside: list[Objec
 
 
 @pytest.mark.parametrize("role", ["controller", "api"])
-def test_url_of_redis_may_stay_in_a_secret(chart: Chart, role: str) -> None:
+def test_redis_url_may_come_from_a_secret(chart: Chart, role: str) -> None:
     documents = chart.render("redis.existingSecret=redis-url", "redis.secretKey=address")
     environment = {each["name"]: each for each in container_of(documents, role)["env"]}
     assert environment["FAIRGATE_REDIS_URL"] == {
@@ -283,7 +285,7 @@ def test_url_of_redis_may_stay_in_a_secret(chart: Chart, role: str) -> None:
     }
 
 
-def test_files_of_redis_are_seen_by_those_who_speak_to_it(chart: Chart) -> None:
+def test_redis_files_are_mounted_in_every_component(chart: Chart) -> None:
     plain = chart.render("certManager.enabled=true", "certManager.issuerRef.name=ca")
     documents = chart.render(
         "redis.filesSecret=redis-tls", "certManager.enabled=true", "certManager.issuerRef.name=ca"
@@ -331,7 +333,7 @@ def test_webhook_is_reached_through_its_service(inside: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("value", ["redis.url=", "redis.existingSecret="])
-def test_without_redis_nothing_is_installed(chart: Chart, value: str) -> None:
+def test_chart_without_redis_is_refused(chart: Chart, value: str) -> None:
     done = chart.template(value)
     assert done.returncode
     assert "Without Redis no pod is ever released: set redis.url" in done.stderr
@@ -407,7 +409,7 @@ def test_policies_on_the_path_of_every_pod_are_evaluated_only_if_a_rule_may_be_b
     assert resources.count("pods/status") == resources.count("pods") == 1
 
 
-def test_aks_is_told_to_leave_the_webhook_configurations_alone(inside: list[Object]) -> None:
+def test_webhook_configurations_disable_the_aks_admissions_enforcer(inside: list[Object]) -> None:
     text = of_kind(inside, "ConfigMap")["fairgate-enforcement"]["data"]["webhooks.yaml"]
     found = [each["metadata"]["annotations"] for each in yaml.safe_load_all(text)]
     assert found == [{"admissions.enforcer/disabled": "true"}] * 2
@@ -456,7 +458,7 @@ def test_an_api_server_without_policies_is_refused(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize("where", [(), (OUTSIDE,)], ids=["inside", "outside"])
-def test_the_chart_alone_refuses_nothing(chart: Chart, where: tuple[str, ...]) -> None:
+def test_chart_alone_contains_no_enforcement_objects(chart: Chart, where: tuple[str, ...]) -> None:
     done = chart.template(*where, "mode=Enforce")
     assert done.returncode == 0, done.stderr
     kinds = {each["kind"] for each in yaml.safe_load_all(done.stdout) if each}
@@ -480,7 +482,7 @@ def test_the_mode_is_observe_unless_chosen(chart: Chart, inside: list[Object]) -
     assert chart.template("mode=enforce").returncode != 0
 
 
-def test_the_webhook_may_write_exactly_what_it_keeps(inside: list[Object]) -> None:
+def test_webhook_may_write_exactly_the_enforcement_objects(inside: list[Object]) -> None:
     written = of_kind(inside, "ConfigMap")[enforcement_spec.CONFIG_MAP]["data"]
     role = of_kind(inside, "ClusterRole")["fairgate-webhook"]
     granted = {
@@ -509,7 +511,7 @@ def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
     assert account["metadata"]["name"] == enforcement_probes.ACCOUNT
 
 
-def test_helm_test_leaves_nothing_behind(inside: list[Object]) -> None:
+def test_helm_test_objects_are_deleted_after_success(inside: list[Object]) -> None:
     hooks = [each for each in inside if annotations_of(each).get("helm.sh/hook") == "test"]
     assert {each["metadata"]["name"] for each in hooks} == {"fairgate-test"}
     for each in hooks:
@@ -535,7 +537,7 @@ def files_of(documents: list[Object], role: str) -> set[str]:
     return set(told)
 
 
-def test_by_itself_fairgate_mounts_nothing(inside: list[Object]) -> None:
+def test_no_files_are_mounted_by_default(inside: list[Object]) -> None:
     for role in ROLES:
         assert files_of(inside, role) == set()
     assert not of_kind(inside, "Certificate")
@@ -546,7 +548,7 @@ def test_by_itself_fairgate_mounts_nothing(inside: list[Object]) -> None:
     [((OWN,), "own"), (ISSUED, "fairgate-cert-manager")],
     ids=["own", "issued"],
 )
-def test_a_certificate_of_others_comes_as_files(
+def test_provided_certificate_is_mounted_as_files(
     chart: Chart, values: tuple[str, ...], secret: str
 ) -> None:
     documents = chart.render(*values)
@@ -558,7 +560,7 @@ def test_a_certificate_of_others_comes_as_files(
     assert files_of(documents, "controller") == set()
 
 
-def test_cert_manager_is_asked_for_the_names_fairgate_is_called_by(chart: Chart) -> None:
+def test_cert_manager_certificate_has_the_service_names(chart: Chart) -> None:
     [certificate] = of_kind(chart.render(*ISSUED), "Certificate").values()
     spec = certificate["spec"]
     assert spec["secretName"] == "fairgate-cert-manager"
@@ -570,7 +572,7 @@ def test_cert_manager_is_asked_for_the_names_fairgate_is_called_by(chart: Chart)
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
-def test_only_the_webhook_asks_callers_for_a_certificate(chart: Chart, kind: str) -> None:
+def test_only_the_webhook_requires_client_certificates(chart: Chart, kind: str) -> None:
     documents = chart.render(f"tls.clientCA.existing{kind}=callers", "tls.clientCA.key=x.pem")
     assert files_of(documents, "webhook") == {"FAIRGATE_TLS_CLIENT_CA_FILE"}
     for role in ("api", "controller"):
@@ -579,13 +581,13 @@ def test_only_the_webhook_asks_callers_for_a_certificate(chart: Chart, kind: str
     assert "callers" in str(volume)
 
 
-def test_two_certificates_are_one_too_many(chart: Chart) -> None:
+def test_two_sources_of_one_certificate_are_refused(chart: Chart) -> None:
     assert "set one of them" in chart.template(*ISSUED, OWN).stderr
     both = ("tls.clientCA.existingSecret=a", "tls.clientCA.existingConfigMap=b")
     assert "name one of them" in chart.template(*both).stderr
 
 
-def test_whoever_asks_for_devices_by_claim_or_class_is_brought_before_the_webhook(
+def test_webhook_matches_pods_with_resource_claims_or_device_classes(
     inside: list[Object],
 ) -> None:
     [condition] = the_webhook(inside)["matchConditions"]
@@ -606,7 +608,7 @@ def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
     assert [each["name"] for each in binding["subjects"]] == ["alice"]
 
 
-def test_two_lists_of_admins_of_one_tenant_are_one_role(chart: Chart) -> None:
+def test_two_admin_lists_of_one_tenant_share_one_role(chart: Chart) -> None:
     names = ("alice", "bob"), ("bob", "carol")
     given = [
         {"tenant": "team-a", "subjects": [{"kind": "User", "name": name} for name in each]}
@@ -666,7 +668,7 @@ def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) ->
     ("value", "lacking"),
     [("exemptNamespaces={kube-system}", "fairgate-system"), ("--namespace=elsewhere", "elsewhere")],
 )
-def test_fairgate_cannot_be_made_to_wait_for_itself(
+def test_namespace_of_fairgate_must_be_exempt(
     chart: Chart, value: str, lacking: str, mode: tuple[str, ...]
 ) -> None:
     done = chart.template(value, *mode)

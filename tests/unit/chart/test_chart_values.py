@@ -86,9 +86,7 @@ def with_own_values(chart: Chart, role: str) -> list[Object]:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", POD_VALUES)
-def test_a_value_of_the_component_replaces_the_common_one(
-    chart: Chart, role: str, name: str
-) -> None:
+def test_component_value_replaces_the_common_value(chart: Chart, role: str, name: str) -> None:
     common, own = POD_VALUES[name]
     documents = with_own_values(chart, role)
     for each in ROLES:
@@ -96,7 +94,9 @@ def test_a_value_of_the_component_replaces_the_common_one(
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_labels_and_annotations_are_added_to_the_common_ones(chart: Chart, role: str) -> None:
+def test_component_labels_and_annotations_are_added_to_the_common_ones(
+    chart: Chart, role: str
+) -> None:
     documents = with_own_values(chart, role)
     for each in ROLES:
         metadata = template_of(documents, each)["metadata"]
@@ -109,7 +109,7 @@ def test_labels_and_annotations_are_added_to_the_common_ones(chart: Chart, role:
         assert selector["matchLabels"].items() <= metadata["labels"].items()
 
 
-def test_a_spread_constraint_selects_the_component_unless_it_says_otherwise(chart: Chart) -> None:
+def test_spread_constraint_selects_its_component_by_default(chart: Chart) -> None:
     one = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
     empty = {**one, "labelSelector": {}}
     chosen = {**one, "labelSelector": {"matchLabels": {"a": "b"}}}
@@ -122,7 +122,7 @@ def test_a_spread_constraint_selects_the_component_unless_it_says_otherwise(char
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_further_arguments_and_variables_go_to_one_component(chart: Chart, role: str) -> None:
+def test_extra_arguments_and_variables_apply_to_one_component(chart: Chart, role: str) -> None:
     documents = with_own_values(chart, role)
     for each in ROLES:
         container = container_of(documents, each)
@@ -325,7 +325,7 @@ def test_a_monitor_scrapes_every_pod_with_a_token_that_reads_metrics_only(
         assert selected.items() <= template_of(documents, role)["metadata"]["labels"].items()
 
 
-def test_a_monitor_takes_a_token_of_ones_own_or_none(chart: Chart) -> None:
+def test_pod_monitor_uses_the_given_token_or_none(chart: Chart) -> None:
     enabled = "metrics.podMonitor.enabled=true"
     own = chart.render(enabled, "metrics.tokenSecret.name=mine", "metrics.tokenSecret.key=t")
     [endpoint] = of_kind(own, "PodMonitor")["fairgate"]["spec"]["podMetricsEndpoints"]
@@ -360,7 +360,7 @@ def test_a_label_of_a_value_replaces_that_of_the_chart(chart: Chart, value: str)
 # --- network policies ---
 
 
-def test_each_port_has_sources_of_its_own(chart: Chart) -> None:
+def test_each_port_has_its_own_allowed_sources(chart: Chart) -> None:
     peers = {
         port: [{"ipBlock": {"cidr": f"10.0.{at}.0/24"}}]
         for at, port in enumerate(("webhook", "api", "aggregated", "metrics"))
@@ -382,7 +382,7 @@ def test_each_port_has_sources_of_its_own(chart: Chart) -> None:
     }
 
 
-def test_egress_is_limited_to_what_fairgate_needs(chart: Chart) -> None:
+def test_egress_is_limited_to_the_required_ports(chart: Chart) -> None:
     redis = [{"ipBlock": {"cidr": "10.9.0.0/16"}}]
     documents = chart.render(
         *("networkPolicy.enabled=true", "networkPolicy.egress.enabled=true"),
@@ -400,7 +400,7 @@ def test_egress_is_limited_to_what_fairgate_needs(chart: Chart) -> None:
 # --- the bundled Redis ---
 
 
-def test_one_command_installs_redis_too(chart: Chart) -> None:
+def test_bundled_redis_is_configured_and_used_by_all_components(chart: Chart) -> None:
     documents = chart.render(BUNDLED, "redis.bundled.password=only-for-a-test")
     secret = of_kind(documents, "Secret")["fairgate-redis"]["stringData"]
     url = "redis://:only-for-a-test@fairgate-redis.fairgate-system.svc:6379/0"
@@ -439,7 +439,7 @@ def test_the_bundled_redis_stores_data_on_a_volume_if_so_chosen(chart: Chart) ->
         assert f"appendonly {appends}\n" in conf
 
 
-def test_every_installation_gets_a_password_of_its_own(cluster_tools: Tools, home: Path) -> None:
+def test_every_installation_gets_its_own_redis_password(cluster_tools: Tools, home: Path) -> None:
     charts = (Chart(cluster_tools, home) for _ in range(2))  # each one renders once
     passwords = {
         of_kind(chart.render(BUNDLED), "Secret")["fairgate-redis"]["stringData"]["password"]
@@ -499,7 +499,7 @@ def test_only_fairgate_reaches_the_bundled_redis(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize("other", ["redis.url=redis://r:6379", "redis.existingSecret=s"])
-def test_two_redis_servers_are_one_too_many(chart: Chart, other: str) -> None:
+def test_two_redis_servers_are_refused(chart: Chart, other: str) -> None:
     assert "name two Redis servers; set one of them" in refusal(chart, BUNDLED, other)
 
 

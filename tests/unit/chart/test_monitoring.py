@@ -81,7 +81,7 @@ def asked(path: Path = FILES) -> Iterator[tuple[str, str]]:
 EXPRESSIONS = list(asked())
 
 
-def test_every_metric_that_was_promised_is_there_with_its_labels() -> None:
+def test_every_public_metric_exists_with_its_labels() -> None:
     there = known()
     assert {name: there.get(name) for name in INTERFACES} == INTERFACES
 
@@ -91,7 +91,7 @@ def test_no_metric_is_labelled_by_users_or_pods() -> None:
 
 
 @pytest.mark.parametrize(("what", "expression"), EXPRESSIONS, ids=[each[0] for each in EXPRESSIONS])
-def test_rules_and_dashboard_ask_for_what_exists(what: str, expression: str) -> None:
+def test_alerts_and_dashboard_query_existing_metrics_and_labels(what: str, expression: str) -> None:
     there = known()
     names = set(NAME.findall(expression))
     assert names, f"{what} asks for nothing of ours"
@@ -105,7 +105,7 @@ def test_rules_and_dashboard_ask_for_what_exists(what: str, expression: str) -> 
         assert {label.strip() for label in group.split(",") if label.strip()} <= labels
 
 
-def test_what_is_urgent_has_an_alert_that_says_what_to_do() -> None:
+def test_urgent_conditions_have_an_alert_with_a_description() -> None:
     rules = {
         rule["alert"]: rule
         for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
@@ -127,7 +127,7 @@ def test_what_is_urgent_has_an_alert_that_says_what_to_do() -> None:
         assert rule["annotations"]["description"]
 
 
-def test_a_missing_leader_is_no_alert_where_nothing_is_scraped() -> None:
+def test_leader_alert_does_not_fire_if_metrics_were_never_scraped() -> None:
     [expression] = [expr for name, expr in EXPRESSIONS if name == "FairgateLeaderMissing"]
     assert "vector(0)" not in expression
     absent, _, condition = expression.partition("absent(fairgate_leader) and on () ")

@@ -59,7 +59,7 @@ def test_a_valid_pattern_of_device_paths_is_rendered(chart: Chart, paths: str) -
     assert done.returncode == 0, done.stderr
 
 
-def test_pods_are_kept_off_gpu_nodes_only_if_the_api_server_can_do_it(chart: Chart) -> None:
+def test_keeping_pods_off_gpu_nodes_requires_kubernetes_1_36(chart: Chart) -> None:
     value = "gpuNodes.keepOthersOff=true"
     old = chart.template(value, "--kube-version=1.35.4")
     assert (

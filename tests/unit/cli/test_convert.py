@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.command_line import fairgate
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_file_is_named_in_the_error() -> None:
     done = fairgate("convert", "slurm", "missing.cfg")
     assert done.returncode == 2
     assert "missing.cfg cannot be read" in done.stderr

@@ -42,7 +42,7 @@ def only(lines: tuple[Command, ...]) -> Command:
     ],
     ids=["kueue", "slurm"],
 )
-def test_a_conversion_prints_what_the_page_shows(
+def test_conversion_prints_the_documented_output(
     terminal: Terminal, line: Command, manifest: str
 ) -> None:
     assert terminal.run(line) == line.output
@@ -100,7 +100,7 @@ def test_commands_of_the_measures_play_a_log(terminal: Terminal) -> None:
         assert "12 workloads" in terminal.run(line)
 
 
-def test_a_simulation_prints_what_the_page_shows(terminal: Terminal) -> None:
+def test_simulation_prints_the_documented_output(terminal: Terminal) -> None:
     terminal.run("export COLUMNS=80")
     for line in (
         only(commands("docs/fairness.md", "## Two teams, 32 GPUs")),

@@ -65,7 +65,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_the_exit_code_tells_what_happened(error: BaseException, code: int) -> None:
+def test_exit_code_reflects_the_outcome(error: BaseException, code: int) -> None:
     assert _outcome(raising(error)) == code
 
 
@@ -75,7 +75,7 @@ def test_an_error_is_one_sentence_without_a_traceback(capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "fairgate: Redis at redis:6379 does not answer; start it.\n")
 
 
-def test_a_defect_says_how_to_see_where(
+def test_defect_names_the_variable_that_enables_the_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logging.root.handlers", [])
@@ -125,7 +125,7 @@ def test_roles_may_be_repeated_or_separated_by_commas() -> None:
         assert done.stdout.splitlines()[0].split()[-1] == "webhook,api"
 
 
-def test_every_mistake_in_the_settings_is_told_at_once() -> None:
+def test_all_invalid_settings_are_reported_at_once() -> None:
     done = fairgate("serve", "--lease-seconds", "soon", FAIRGATE_LOG_LEVEL="loud")
 
     assert done.returncode == 2
@@ -168,7 +168,7 @@ def test_simulate_reads_standard_input_and_prints_tables() -> None:
     assert "Share of the cluster over time" in done.stdout
 
 
-def test_a_scenario_that_makes_no_sense_exits_with_2_and_says_where() -> None:
+def test_invalid_scenario_exits_with_2_and_names_the_location() -> None:
     done = fairgate("simulate", "-", stdin=SCENARIO.replace("weight: 3", "weight: -3"))
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -224,7 +224,7 @@ def options(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 @pytest.mark.parametrize("program", [cli, plugin])
-def test_a_wrong_format_is_named_with_the_legal_ones_of_the_command(
+def test_invalid_output_format_is_reported_with_the_valid_ones(
     program: typer.Typer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = dict(options(typer.main.get_command(program)))
@@ -256,7 +256,7 @@ def test_help_names_the_columns_of_a_log_and_the_defaults_that_are_not_a_cluster
     assert "reclaim is off and minRuntime is 0s" in simulate
 
 
-def test_a_guarantee_that_cannot_be_kept_is_a_sentence_on_standard_error() -> None:
+def test_unsatisfiable_guarantee_is_a_warning_on_standard_error() -> None:
     text = SCENARIO.replace("{name: a}", "{name: a, guarantee: {nvidia.com/gpu: 5}}")
     done = fairgate("simulate", "-", "--output", "json", stdin=text)
 
@@ -332,7 +332,7 @@ def test_the_shell_completes_commands_and_words() -> None:
     assert completed("fairgate replay x.csv --policy ") == ["fair", "fifo", "backfill"]
 
 
-def test_looking_at_nodes_without_a_cluster_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_nodes_check_without_a_reachable_cluster_exits_with_2_or_3(tmp_path: Path) -> None:
     nowhere = tmp_path / "kubeconfig"
     done = fairgate("nodes", "check", "--kubeconfig", nowhere)
     assert done.returncode == 2

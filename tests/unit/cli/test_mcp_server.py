@@ -76,7 +76,7 @@ async def ask(client: Client, tool: str, **arguments: Any) -> Any:
     return found.structured_content
 
 
-async def test_an_assistant_asks_all_tools_with_the_callers_kubeconfig(
+async def test_assistant_calls_all_tools_with_the_kubeconfig_of_the_caller(
     rest: Rest, tmp_path: Path
 ) -> None:
     async with assistant(rest, tmp_path) as client:
@@ -115,7 +115,7 @@ async def test_answers_have_no_hidden_text_and_are_described_as_data(
         assert order not in await ask(client, "queue", tenant="team-b")
 
 
-async def test_errors_are_answers_and_the_server_goes_on(rest: Rest, tmp_path: Path) -> None:
+async def test_errors_are_returned_and_the_server_continues(rest: Rest, tmp_path: Path) -> None:
     rest.refuse("GET /tenants/team-b/queue", 403, "alice may not get tenants/queue.fairgate.io.")
     async with assistant(rest, tmp_path) as client:
         assert "alice may not get" in await ask(client, "queue", tenant="team-b")

@@ -107,7 +107,7 @@ def test_an_unreadable_line_is_named(shell: Shell, lines: list[str]) -> None:
     assert f"{shell.file}, line 3: " in said["why"]
 
 
-def test_a_message_says_whether_an_entry_is_absent_or_differs(
+def test_message_states_whether_an_entry_is_missing_or_differs(
     shell: Shell, lines: list[str]
 ) -> None:
     whys = []

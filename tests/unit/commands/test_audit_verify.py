@@ -53,7 +53,7 @@ async def test_a_chain_that_grows_is_verified(busy: Busy) -> None:
     assert (verdict.entries, busy.walks) == (52, 1)
 
 
-async def test_an_edited_chain_that_grows_is_told_at_the_second_look(busy: Busy) -> None:
+async def test_edited_growing_chain_is_reported_at_the_second_walk(busy: Busy) -> None:
     number, text = busy.world.stream.rows[10]
     busy.world.stream.rows[10] = (number, text.replace('"p9"', '"pX"'))
     with pytest.raises(BrokenChain, match="entry 11"):
@@ -74,7 +74,7 @@ async def test_a_chain_that_is_edited_again_and_again_is_given_up(busy: Busy) ->
     assert moving.walks == 5
 
 
-async def test_a_head_whose_signature_does_not_hold_is_told_at_once(busy: Busy) -> None:
+async def test_head_with_an_invalid_signature_is_reported_at_the_first_walk(busy: Busy) -> None:
     signed = busy.world.stream.signed
     assert signed is not None
     forged = replace(signed, at=Millis(99))

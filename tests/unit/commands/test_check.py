@@ -111,7 +111,7 @@ async def test_a_missing_object_of_enforcement_fails_the_check_and_is_named() ->
     assert " fairgate-pods do not exist" in (await results_of(api))["objects"].message
 
 
-async def test_a_pod_that_is_not_held_fails_the_check_and_the_others_go_on() -> None:
+async def test_pod_that_is_not_held_fails_its_check_and_other_checks_continue() -> None:
     api = Installation()
     api.gates = []
     results = await results_of(api)
@@ -143,7 +143,7 @@ async def test_in_mode_observe_only_the_leader_is_tested(where: str) -> None:
     assert results["mode"].message.endswith(ENFORCE_COMMAND) is (where == "policy")
 
 
-async def test_the_policy_goes_before_the_installation() -> None:
+async def test_mode_of_the_policy_overrides_the_mode_of_the_installation() -> None:
     api = Installation()
     api.policy, api.config = {"spec": {"mode": "Enforce"}}, {"mode": "Observe", "objects": OBJECTS}
     assert (await results_of(api))["mode"].message == "Enforce"
@@ -158,7 +158,7 @@ async def test_a_namespace_without_fairgate_is_named() -> None:
 
 
 @pytest.mark.parametrize(("holder", "renews"), [("", True), ("dead", False)])
-async def test_a_lease_that_nobody_renews_has_no_leader(holder: str, renews: bool) -> None:
+async def test_lease_without_holder_or_renewal_has_no_leader(holder: str, renews: bool) -> None:
     api = Installation()
     api.holder, api.renews = holder, renews
     leader = (await results_of(api))["leader"]

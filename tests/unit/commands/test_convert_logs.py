@@ -160,5 +160,5 @@ def test_a_pai_task_with_gpus_is_a_job(tmp_path: Path, headed: bool) -> None:
 @pytest.mark.parametrize(
     ("nodes", "pods"), [((8, 8), (2, 8)), ((8, 4), (3, 4)), ((3, 2), (5, 1)), ((6,), (1, 6))]
 )
-def test_pods_have_one_size(nodes: tuple[int, ...], pods: tuple[int, int]) -> None:
+def test_pods_of_one_job_have_equal_sizes(nodes: tuple[int, ...], pods: tuple[int, int]) -> None:
     assert as_pods(nodes) == pods

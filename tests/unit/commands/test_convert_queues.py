@@ -119,7 +119,7 @@ def test_a_cohort_with_the_name_of_a_queue_gets_another_name(tmp_path: Path) -> 
     assert "Cohort gpu: the Tenant is named cohort-gpu." in notes.lines()
 
 
-def test_a_namespace_stays_with_one_tenant(tmp_path: Path) -> None:
+def test_namespace_in_two_queues_stays_with_the_first_tenant(tmp_path: Path) -> None:
     notes = Notes()
     local = (
         "---\napiVersion: kueue.x-k8s.io/v1beta1\nkind: LocalQueue\n"

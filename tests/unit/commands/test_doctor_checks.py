@@ -357,7 +357,7 @@ UNREACHABLE = "No pod is released: Redis at redis:6379 cannot be reached: no ans
 
 
 @pytest.mark.parametrize("reason", [NO_REDIS, NO_WRITES])
-def test_what_the_controllers_report_is_added_to_a_missing_leader(reason: str) -> None:
+def test_missing_leader_finding_includes_events_of_the_controllers(reason: str) -> None:
     event = made(
         "Event", "v1", "e", HOME, reason=reason, message=UNREACHABLE,
         lastTimestamp=time_of(timedelta(minutes=1)),
@@ -593,7 +593,7 @@ def test_recent_alarms_are_reported_and_old_ones_are_not() -> None:
     assert judged(Event=alarm(timedelta(hours=1))) == {}
 
 
-def test_equal_alarms_are_one_finding_with_their_number_and_last_time() -> None:
+def test_equal_alarms_are_one_finding_with_count_and_last_time() -> None:
     reasons = {3: "EnforcementFails", 2: "EnforcementRestored", 1: "EnforcementFails"}
     events = [
         made(
@@ -639,7 +639,7 @@ def with_condition(kind: str, name: str, **condition: str) -> Object:
     return made(kind, "x", name, spec={}, status={"conditions": [condition]})
 
 
-def test_conditions_that_hold_work_back_are_told() -> None:
+def test_conditions_that_block_workloads_are_reported() -> None:
     fault = {"type": "QuotasInForce", "status": "False", "reason": "PoolMissing"}
     left_out = {"type": "NodesLeftOut", "status": "True", "reason": "InNoPool"}
     findings = found(
@@ -706,7 +706,7 @@ def test_the_redis_of_a_values_file_is_named_and_has_a_possible_url(
     assert (finding.level, finding.message.startswith(words)) == (Level.PROBLEM, True)
 
 
-def test_the_address_in_a_values_file_is_said_to_be_untested() -> None:
+def test_redis_address_of_a_values_file_is_reported_as_untested() -> None:
     seen = look(cluster(), "redis: {url: 'redis://user:secret@redis:6379/0'}")
     told = [each.message for each in run_checks(seen, HOME, NOW)]
     assert "the values file names redis:6379; --redis-url tests an address." in told

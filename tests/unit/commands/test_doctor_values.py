@@ -86,7 +86,7 @@ def test_values_list_all_parts_of_a_cluster_in_use() -> None:
     } in values["extraPodTemplates"]
 
 
-def test_a_cluster_has_no_problem_left_with_its_own_values() -> None:
+def test_generated_values_leave_no_problem_in_their_cluster() -> None:
     text = as_yaml(chart_values(look(cluster(*IN_USE)), HOME))
     left = [
         e for e in run_checks(look(cluster(*IN_USE), text), HOME, NOW) if e.level is not Level.OK
@@ -110,7 +110,7 @@ def test_a_namespace_with_gpu_pods_is_not_exempted() -> None:
     assert values_of(look(cluster(agent, pod("team-a", "t", 1))))["extraExemptNamespaces"] == []
 
 
-def test_a_namespace_of_a_tenant_is_not_exempted_and_the_comment_says_so() -> None:
+def test_namespace_of_a_tenant_is_not_exempted_and_a_comment_explains_it() -> None:
     agent = daemon_set("team-a", "shell", "agent", privileged=True)
     tenant = made("Tenant", "x", "research", spec={"namespaces": ["team-b", "team-a"]})
     seen = look(cluster(agent, AGENTS[0], tenant))

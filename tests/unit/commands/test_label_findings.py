@@ -27,7 +27,7 @@ def troubles(*nodes: ObservedNode, **pools: dict[str, str]) -> list[tuple[str, F
     return [(each.node, each.trouble) for each in inventory.findings()]
 
 
-def test_a_labelled_node_and_one_without_devices_are_in_order() -> None:
+def test_labelled_node_and_node_without_devices_have_no_findings() -> None:
     assert troubles(node("a", T4), node("b", gpus=0)) == []
 
 
@@ -49,7 +49,7 @@ def test_a_label_without_devices_is_found() -> None:
     assert troubles(node("a", T4, gpus=0)) == [("a", FindingKind.SILENT)]
 
 
-def test_without_pools_no_node_misses_one() -> None:
+def test_node_without_a_pool_is_a_finding_only_if_pools_exist() -> None:
     assert troubles(node("a", T4)) == []
     assert troubles(node("a", T4), other={"x": "y"}) == [("a", FindingKind.NO_POOL)]
 
@@ -58,7 +58,7 @@ def test_a_node_of_two_pools_is_found() -> None:
     assert troubles(node("a", T4), one={}, two=T4) == [("a", FindingKind.OVERLAP)]
 
 
-def test_the_odd_one_of_a_pool_is_found_but_no_pool_has_two_halves() -> None:
+def test_node_that_differs_from_the_majority_of_its_pool_is_found() -> None:
     l4 = {LABEL_PRODUCT: "NVIDIA-L4"}
     some = [node("a", T4), node("b", T4), node("c", l4)]
     assert troubles(*some, all={}) == [("c", FindingKind.ODD)]
@@ -86,14 +86,14 @@ def test_a_share_of_unknown_size_is_found() -> None:
         ({}, "!!", None),
     ],
 )
-def test_the_product_is_told_by_the_nodes_own_data(
+def test_product_is_guessed_from_node_labels_and_device_plugin(
     labels: dict[str, str], plugin: str, name: str | None
 ) -> None:
     told = guess(labels, plugin)
     assert (told.name if told else None) == name
 
 
-def test_what_a_node_tells_goes_before_what_the_caller_says() -> None:
+def test_product_in_node_labels_overrides_the_given_product() -> None:
     cloud = {"accelerator": "nvidia-l4"}
     inventory = Inventory([node("a", cloud), node("b"), node("c", T4)], MANAGED)
     writes, unknown = labellings(inventory, (), "Mine")
@@ -111,7 +111,7 @@ def test_the_label_is_that_of_the_vendor() -> None:
     assert label_of("example.com/npu") == "example.com/gpu.product"
 
 
-def test_pods_that_could_run_elsewhere_are_summed_up_by_pool() -> None:
+def test_pods_that_could_run_on_other_nodes_are_summed_by_pool() -> None:
     cpu = Resource("cpu")
     others = [
         Other("x/a", "n1", {cpu: 500, Resource("pods"): 1}),

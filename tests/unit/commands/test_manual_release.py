@@ -57,7 +57,7 @@ def refusing(status: int, *names: str) -> Callable[[str], None]:
     return interfere
 
 
-async def test_only_our_gate_goes_and_the_pod_says_who_released_it(
+async def test_only_the_fairgate_gate_is_removed_and_the_releaser_is_recorded(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(held("p", MINE, "another"))
@@ -72,13 +72,13 @@ async def test_only_our_gate_goes_and_the_pod_says_who_released_it(
     assert event["involvedObject"]["uid"] == "uid-p"
 
 
-async def test_a_pod_without_annotations_gets_one(server: FakeApiServer) -> None:
+async def test_pod_without_annotations_gets_the_release_annotation(server: FakeApiServer) -> None:
     server.add(held("p", annotated=False))
     assert await one(server) == 0
     assert server.pods["p"]["metadata"]["annotations"] == {"fairgate.io/release": "adopted"}
 
 
-async def test_nobody_releases_without_the_right(server: FakeApiServer) -> None:
+async def test_release_without_permission_is_refused(server: FakeApiServer) -> None:
     server.add(held("p"))
     server.allowed = ()
     with pytest.raises(CommandFailed, match="olga may not release pods of namespace space"):
@@ -88,7 +88,9 @@ async def test_nobody_releases_without_the_right(server: FakeApiServer) -> None:
     assert (server.patches, server.policy) == ([], None)
 
 
-async def test_the_right_in_one_namespace_is_not_the_right_to_all(server: FakeApiServer) -> None:
+async def test_permission_in_one_namespace_does_not_allow_release_of_all(
+    server: FakeApiServer,
+) -> None:
     server.allowed = ("space",)
     server.add(held("p"))
     with pytest.raises(CommandFailed):
@@ -96,7 +98,7 @@ async def test_the_right_in_one_namespace_is_not_the_right_to_all(server: FakeAp
     assert await one(server) == 0
 
 
-async def test_a_missing_event_is_said_and_does_not_undo_the_release(
+async def test_failed_event_is_reported_and_does_not_undo_the_release(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(held("p"))
@@ -118,7 +120,7 @@ async def test_a_gate_that_moved_meanwhile_is_found_again(server: FakeApiServer)
     assert server.gates("p") == []
 
 
-async def test_another_pod_of_that_name_is_left_alone(server: FakeApiServer) -> None:
+async def test_new_pod_with_the_same_name_is_not_released(server: FakeApiServer) -> None:
     server.add(held("p"))
 
     def interfere(name: str) -> None:
@@ -139,7 +141,7 @@ async def test_a_release_that_got_no_answer_is_looked_up(
     assert "Released pod space/p by hand" in capsys.readouterr().out
 
 
-async def test_a_policy_that_refuses_is_not_asked_again(
+async def test_release_refused_by_a_policy_is_not_retried(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(held("p"))
@@ -151,7 +153,7 @@ async def test_a_policy_that_refuses_is_not_asked_again(
         assert "pod space/p was not released: p is refused" in capsys.readouterr().err
 
 
-async def test_an_api_server_that_is_too_busy_is_asked_again(server: FakeApiServer) -> None:
+async def test_release_is_retried_if_the_api_server_is_too_busy(server: FakeApiServer) -> None:
     server.add(held("p"))
 
     def interfere(name: str) -> None:
@@ -173,7 +175,7 @@ async def test_no_answer_at_all_is_exit_code_3(server: FakeApiServer) -> None:
     assert await one(server, "p", OutputFormat.JSON) == 3
 
 
-async def test_all_are_released_page_by_page_and_nothing_new_is_held(
+async def test_all_pods_are_released_page_by_page_and_mode_becomes_observe(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(*(held(f"p{number}") for number in range(7)), held("o", MINE))
@@ -190,13 +192,13 @@ async def test_all_are_released_page_by_page_and_nothing_new_is_held(
     assert "helm uninstall fairgate" in told
 
 
-async def test_the_policy_that_is_there_keeps_its_other_fields(server: FakeApiServer) -> None:
+async def test_existing_policy_keeps_its_other_fields(server: FakeApiServer) -> None:
     server.policy = {"spec": {"history": "1", "mode": "Enforce"}}
     assert await everything(server) == 0
     assert server.policy == {"spec": {"history": "1", "mode": "Observe"}}
 
 
-async def test_nothing_is_released_if_holding_cannot_be_stopped(server: FakeApiServer) -> None:
+async def test_no_pod_is_released_if_the_policy_cannot_be_changed(server: FakeApiServer) -> None:
     server.add(held("p"))
     server.may_change_policy = False
     with pytest.raises(
@@ -216,7 +218,7 @@ async def test_all_are_released_where_the_resources_are_gone_already(
     assert (facts["released"], facts["mode"]) == (1, None)
 
 
-async def test_pods_that_come_meanwhile_are_released_too(server: FakeApiServer) -> None:
+async def test_pods_created_during_the_release_are_released_too(server: FakeApiServer) -> None:
     late = [held("late-1"), held("late-2")]
     server.add(held("p"))
     server.before_list = lambda: server.add(late.pop()) if server.patches and late else None
@@ -225,7 +227,7 @@ async def test_pods_that_come_meanwhile_are_released_too(server: FakeApiServer) 
     assert not any(server.gates(name) for name in server.pods)
 
 
-async def test_one_that_cannot_be_released_holds_up_none_of_the_others(
+async def test_pod_that_cannot_be_released_delays_no_other_pod(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(*(held(f"p{number}") for number in range(5)))
@@ -248,7 +250,7 @@ async def test_an_endless_stream_of_held_pods_ends_in_a_no(
     assert "came to be held meanwhile" in capsys.readouterr().err
 
 
-async def test_what_was_done_is_told_when_the_api_server_goes_away(
+async def test_progress_is_reported_if_the_api_server_becomes_unavailable(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(held("p"))
@@ -283,7 +285,7 @@ async def test_what_was_done_is_told_when_the_api_server_goes_away(
         ),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_is_asked(
+def test_wrong_arguments_are_refused_before_any_request(
     fields: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InvalidInput, match=sentence):
@@ -322,7 +324,7 @@ async def test_finalizers_that_cannot_be_removed_are_reported(
     assert "allow list and patch on resourceclaims" in capsys.readouterr().err
 
 
-async def test_a_pod_released_by_hand_keeps_the_claims_that_it_has(
+async def test_manually_released_pod_keeps_its_claims(
     server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.claims = {"c": claimed("c"), "p-d-x": claimed("p-d-x")}

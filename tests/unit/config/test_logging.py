@@ -30,7 +30,7 @@ def written() -> Iterator[Callable[[], list[dict[str, Any]]]]:
 Written = Callable[[], list[dict[str, Any]]]
 
 
-def test_a_line_is_one_json_object_with_its_facts(written: Written) -> None:
+def test_log_line_is_one_json_object_with_its_facts(written: Written) -> None:
     log.info("held a pod", extra={"pod": "p", "position": 3})
 
     [line] = written()
@@ -60,7 +60,7 @@ def test_no_value_can_break_a_line(written: Written) -> None:
     assert len(written()) == 1
 
 
-def test_levels_below_the_chosen_one_are_left_out(written: Written) -> None:
+def test_log_levels_below_the_configured_one_are_omitted(written: Written) -> None:
     log.debug("quiet")
     logging.getLogger("uvicorn.error").info("started server process")
 

@@ -25,7 +25,7 @@ def test_a_webhook_needs_no_settings_but_its_role() -> None:
     assert "fairgate-webhook.fairgate-system.svc" in chosen.tls_names
 
 
-def test_two_processes_never_have_one_identity() -> None:
+def test_two_processes_have_different_identities() -> None:
     assert settings.load(WEBHOOK).identity != settings.load(WEBHOOK).identity
 
 
@@ -41,11 +41,11 @@ def test_an_empty_variable_counts_as_absent() -> None:
     assert settings.load(WEBHOOK | {"FAIRGATE_NAMESPACE": ""}).namespace == "fairgate-system"
 
 
-def test_variables_that_kubernetes_adds_for_services_do_no_harm() -> None:
+def test_service_variables_of_kubernetes_are_ignored() -> None:
     settings.load(WEBHOOK | {"FAIRGATE_WEBHOOK_PORT": "tcp://10.0.0.1:443"})
 
 
-def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
+def test_all_invalid_settings_are_reported_with_flag_and_variable() -> None:
     with pytest.raises(InvalidSettings) as raised:
         settings.load(
             {
@@ -93,7 +93,7 @@ def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
         ("IDENTITY", "two words"),
     ],
 )
-def test_what_cannot_be_meant_is_a_mistake(variable: str, value: str) -> None:
+def test_invalid_setting_is_refused(variable: str, value: str) -> None:
     name = f"FAIRGATE_{variable}"
     with pytest.raises(InvalidSettings, match=re.escape(name)):
         settings.load(WEBHOOK | {name: value})
@@ -142,7 +142,7 @@ def test_device_classes_are_written_with_the_resource_they_count_as() -> None:
         ("a=nvidia.com/gpu,a=amd.com/gpu", "named twice"),
     ],
 )
-def test_a_wrong_device_class_is_told(written: str, words: str) -> None:
+def test_invalid_device_class_is_refused(written: str, words: str) -> None:
     with pytest.raises(InvalidSettings, match=words) as raised:
         settings.load(WEBHOOK | {"FAIRGATE_DEVICE_CLASSES": written})
 
@@ -166,7 +166,7 @@ def test_a_certificate_is_named_whole_or_not_at_all(tmp_path: Path) -> None:
     assert "--tls-ca-file" in str(raised.value)
 
 
-def test_two_listeners_cannot_have_one_address() -> None:
+def test_two_listeners_cannot_share_one_address() -> None:
     with pytest.raises(InvalidSettings, match="--ops-listen"):
         settings.load(WEBHOOK | {"FAIRGATE_OPS_LISTEN": "0.0.0.0:8443"})
 
@@ -212,7 +212,7 @@ def test_a_password_in_a_broken_url_is_never_shown(url: str) -> None:
         ("rediss://redis:6379/0?ssl_ca_certs=/no/such/file", "there is no file"),
     ],
 )
-def test_the_url_of_redis_can_name_files_of_tls_and_nothing_else(url: str, words: str) -> None:
+def test_redis_url_options_may_only_name_existing_tls_files(url: str, words: str) -> None:
     with pytest.raises(InvalidSettings, match=words):
         settings.load({"FAIRGATE_REDIS_URL": url})
 
@@ -226,7 +226,7 @@ def test_a_switch_is_true_or_false(written: str, meant: bool) -> None:
     assert told["FAIRGATE_PREEMPTION_TWINS"] == str(meant).lower()
 
 
-def test_a_switch_takes_nothing_else() -> None:
+def test_boolean_setting_accepts_only_true_or_false() -> None:
     with pytest.raises(InvalidSettings, match="'yes' is not valid; use true or false"):
         settings.load(WEBHOOK | {"FAIRGATE_PREEMPTION_TWINS": "yes"})
 

@@ -50,7 +50,7 @@ class Sealing(FakeRecorder):
         self._due.clear()
 
 
-async def test_what_repeats_is_one_report_with_a_count() -> None:
+async def test_repeated_reports_are_merged_with_a_count() -> None:
     line = Line()
     for name in ("x", "y", "z"):
         line.reporting.report(EntryType.REFUSED, FACTS, name)
@@ -75,7 +75,7 @@ async def test_reports_wait_while_redis_is_away() -> None:
     assert len(line.reports.kept) == 1
 
 
-async def test_what_there_is_no_room_for_is_counted() -> None:
+async def test_reports_beyond_the_buffer_limit_are_counted() -> None:
     line = Line()
     line.reports.down = True
     for number in range(MAX_WAITING + 7):
@@ -88,7 +88,7 @@ async def test_what_there_is_no_room_for_is_counted() -> None:
     assert [count for count in counts if count] == [7]
 
 
-async def test_a_report_is_told_once_however_often_it_is_collected() -> None:
+async def test_report_is_recorded_once_even_if_collected_repeatedly() -> None:
     line = Line()
     line.reporting.report(EntryType.REFUSED, FACTS, "x")
     await line.reporting.flush()
@@ -115,7 +115,7 @@ async def test_a_report_waits_in_redis_while_the_recorder_is_full() -> None:
 
 
 @pytest.mark.parametrize("looks", [True, False])
-async def test_a_report_delivered_again_after_it_was_told_is_not_told_again(looks: bool) -> None:
+async def test_report_delivered_again_after_sealing_is_not_recorded_again(looks: bool) -> None:
     line = Line()
     line.reporting.report(EntryType.REFUSED, FACTS, "x")
     line.reports.deaf = True
@@ -135,7 +135,7 @@ async def test_a_report_delivered_again_after_it_was_told_is_not_told_again(look
     assert not line.reports.kept
 
 
-async def test_what_redis_had_no_room_for_is_told_by_the_next_report() -> None:
+async def test_reports_that_redis_dropped_are_counted_in_the_next_report() -> None:
     line = Line()
     line.reports.most = 3
     for number in range(8):
@@ -157,7 +157,7 @@ def refuse(line: Line, count: int, **facts: Fact) -> None:
         line.reporting.report(EntryType.REFUSED, {**FACTS, "why": f"text {number}", **facts})
 
 
-async def test_a_flood_of_refusals_of_one_user_is_counted_in_one_entry() -> None:
+async def test_excess_refusals_of_one_user_are_counted_in_one_entry() -> None:
     line = Line()
     refuse(line, MOST_REFUSALS + 70)
     line.now = Millis(line.now + WINDOW_MS)
@@ -189,7 +189,7 @@ async def test_service_accounts_of_a_namespace_share_one_limit() -> None:
     assert (last["user"], last["dropped"]) == ("system:serviceaccount:a", 70)
 
 
-async def test_refusals_are_recorded_one_by_one_again_after_the_window() -> None:
+async def test_refusals_are_recorded_individually_again_after_the_window() -> None:
     line = Line()
     refuse(line, MOST_REFUSALS + 1)
     line.now = Millis(line.now + WINDOW_MS)
@@ -200,7 +200,7 @@ async def test_refusals_are_recorded_one_by_one_again_after_the_window() -> None
     assert len(line.reports.kept) == before + 1
 
 
-async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
+async def test_excess_refusals_do_not_displace_a_restoration_report() -> None:
     line = Line()
     for number in range(MAX_WAITING + 7):
         line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
@@ -212,7 +212,7 @@ async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
 @pytest.mark.parametrize(
     ("claimed", "told"), [(10**15, 10**12), (0, 10**12 - DAY), (10**12, 10**12)]
 )
-async def test_a_report_is_of_the_last_day(claimed: int, told: int) -> None:
+async def test_report_time_is_limited_to_the_last_day(claimed: int, told: int) -> None:
     line = Line()
     line.now = Millis(claimed)
     line.reporting.report(EntryType.REFUSED, FACTS, "x")
@@ -222,7 +222,7 @@ async def test_a_report_is_of_the_last_day(claimed: int, told: int) -> None:
     assert [each.at for each in line.recorder.records] == [told]
 
 
-async def test_the_next_leader_tells_what_the_last_one_did_not_seal() -> None:
+async def test_next_leader_records_reports_that_were_not_sealed() -> None:
     line = Line()
     line.reporting.report(EntryType.RESTORED, FACTS)
     await line.reporting.flush()
@@ -232,7 +232,7 @@ async def test_the_next_leader_tells_what_the_last_one_did_not_seal() -> None:
     assert len(line.recorder.told(EntryType.RESTORED)) == 2, "the first was never sealed"
 
 
-async def test_who_does_not_lead_collects_nothing() -> None:
+async def test_replica_that_does_not_lead_collects_no_reports() -> None:
     line = Line()
     line.epoch = None
     line.reporting.report(EntryType.REFUSED, FACTS)

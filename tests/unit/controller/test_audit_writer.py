@@ -52,7 +52,7 @@ async def until(true: Callable[[], bool]) -> None:
 # --- terms ---
 
 
-async def test_what_is_recorded_in_a_term_is_sealed_signed_and_anchored(world: World) -> None:
+async def test_records_of_a_term_are_sealed_signed_and_anchored(world: World) -> None:
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
         auditor.record(held(1))
@@ -64,7 +64,7 @@ async def test_what_is_recorded_in_a_term_is_sealed_signed_and_anchored(world: W
     assert world.copies.entries() == world.stream.entries()
 
 
-async def test_a_note_is_kept_with_its_entry_and_goes_when_all_before_it_is_sealed(
+async def test_marker_is_stored_with_its_entry_and_cleared_after_earlier_entries(
     world: World,
 ) -> None:
     world.stream.down = True
@@ -80,7 +80,7 @@ async def test_a_note_is_kept_with_its_entry_and_goes_when_all_before_it_is_seal
         assert world.verify().entries == 4
 
 
-async def test_what_was_not_sealed_is_not_noted(world: World) -> None:
+async def test_unsealed_entry_stores_no_marker(world: World) -> None:
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
         await until(lambda: bool(world.stream.rows))
@@ -90,7 +90,7 @@ async def test_what_was_not_sealed_is_not_noted(world: World) -> None:
     assert world.stream.notes == {}
 
 
-async def test_a_standby_records_nothing(world: World) -> None:
+async def test_standby_records_no_entries(world: World) -> None:
     async with running(world.auditor()) as auditor:
         auditor.record(held(1))
         auditor.start_term(3)
@@ -111,7 +111,7 @@ async def test_records_wait_while_redis_is_away(world: World) -> None:
     assert world.verify().gaps == 0
 
 
-async def test_what_is_beyond_the_bound_is_named(world: World) -> None:
+async def test_entries_beyond_the_bound_are_named_in_a_gap(world: World) -> None:
     world.stream.down = True
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
@@ -155,7 +155,7 @@ async def test_a_lost_answer_seals_once(world: World) -> None:
     assert world.verify().gaps == 0
 
 
-async def test_an_old_leader_steps_down_and_seals_nothing(world: World) -> None:
+async def test_old_leader_steps_down_and_seals_no_entries(world: World) -> None:
     await world.term(4, 1)
     async with running(world.auditor()) as auditor:
         auditor.start_term(3)
@@ -186,7 +186,7 @@ async def test_facts_of_any_kind_are_written_as_json_gives_them_back(world: Worl
 # --- losses ---
 
 
-async def test_the_next_leader_goes_on_where_the_last_one_ended(world: World) -> None:
+async def test_next_leader_continues_the_chain(world: World) -> None:
     await world.term(3, 2)
     await world.term(4, 2)
     assert (world.verify().entries, world.gaps()) == (5, [])
@@ -204,7 +204,7 @@ async def test_redis_emptied_under_a_leader_becomes_a_gap_that_is_exact(world: W
     assert world.verify().entries == 2
 
 
-async def test_redis_emptied_between_leaders_goes_on_from_the_anchor(world: World) -> None:
+async def test_chain_continues_from_the_anchor_if_redis_was_emptied(world: World) -> None:
     first = await world.term(3, 2)
     anchored = world.anchor.head
     assert anchored is not None
@@ -244,7 +244,7 @@ async def test_a_chain_of_another_branch_is_named_and_left(world: World) -> None
 
 
 @pytest.mark.parametrize("forge", ["append", "replace", "shorten"])
-async def test_what_was_never_signed_is_set_aside(world: World, forge: str) -> None:
+async def test_entries_that_were_never_signed_are_moved_away(world: World, forge: str) -> None:
     await world.term(3, 3)
     stream = world.stream
     entries = stream.entries()
@@ -265,7 +265,7 @@ async def test_what_was_never_signed_is_set_aside(world: World, forge: str) -> N
     assert world.verify().first == gap
 
 
-async def test_a_gap_says_that_a_former_key_signed_the_entries(world: World) -> None:
+async def test_gap_states_that_a_former_key_signed_the_entries(world: World) -> None:
     await world.term(3, 2)
     old = world.stream.copy()
     world.key = FakeKey()
@@ -280,7 +280,7 @@ async def test_a_gap_says_that_a_former_key_signed_the_entries(world: World) -> 
     world.verify()
 
 
-async def test_a_head_of_another_key_vouches_for_nothing(world: World) -> None:
+async def test_head_signed_by_another_key_is_not_trusted(world: World) -> None:
     await world.term(3, 2)
     stream = world.stream
     forged = seal(stream.entries()[-1].head, 3, held(66))
@@ -302,7 +302,7 @@ async def test_a_head_that_was_lost_alone_is_written_again(world: World) -> None
     assert (world.verify().entries, world.verify().gaps) == (3, 0)
 
 
-async def test_a_new_key_is_recorded_and_the_chain_goes_on(world: World) -> None:
+async def test_new_key_is_recorded_and_the_chain_continues(world: World) -> None:
     await world.term(3, 2)
     world.key = FakeKey()
     await world.term(4, 1)
@@ -327,7 +327,7 @@ async def test_a_new_key_is_recorded_though_the_head_was_lost_too(world: World) 
     assert world.verify().gaps == 0
 
 
-async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) -> None:
+async def test_next_leader_copies_unanchored_entries_again(world: World) -> None:
     chain = await world.term(3, 2)
     await chain.seal([held(8), held(9)])
     world.copies.lines = world.copies.lines[:-2]  # this killed the process
@@ -399,7 +399,7 @@ async def test_a_copy_of_the_last_entry_is_set_aside(world: World) -> None:
     assert world.verify().first == world.gaps()[0]
 
 
-async def test_what_was_anchored_and_never_copied_is_copied_by_the_next_leader(
+async def test_next_leader_copies_anchored_entries_that_were_never_copied(
     world: World,
 ) -> None:
     world.copies.knows = True
@@ -412,7 +412,7 @@ async def test_what_was_anchored_and_never_copied_is_copied_by_the_next_leader(
     assert whole(world.copies) == len(world.stream.rows)
 
 
-async def test_what_cannot_be_copied_any_more_is_named_by_a_line(world: World) -> None:
+async def test_entries_that_can_no_longer_be_copied_are_named_in_one_line(world: World) -> None:
     world.copies.knows = True
     chain = await world.term(3, 2)
     kept = list(world.copies.lines)
@@ -426,7 +426,7 @@ async def test_what_cannot_be_copied_any_more_is_named_by_a_line(world: World) -
     assert world.copies.entries()[3:][0].number == 51
 
 
-async def test_copies_bridge_what_redis_lost(world: World) -> None:
+async def test_copies_verify_across_entries_that_redis_lost(world: World) -> None:
     chain = await world.term(3, 2)
     await chain.seal([held(9)])
     world.stream.flush()
@@ -446,7 +446,7 @@ async def test_copies_bridge_what_redis_lost(world: World) -> None:
 # --- retention ---
 
 
-async def test_old_entries_go_and_the_rest_still_verifies(world: World) -> None:
+async def test_old_entries_are_pruned_and_the_remaining_chain_verifies(world: World) -> None:
     chain = await world.term(3, 20)
     world.now = Millis(10 + AGE + 1)
     await chain.seal([held(99, at=world.now)])
@@ -459,7 +459,7 @@ async def test_old_entries_go_and_the_rest_still_verifies(world: World) -> None:
     assert not await chain.prune()
 
 
-async def test_what_takes_too_much_memory_goes_oldest_first(world: World) -> None:
+async def test_oldest_entries_are_pruned_first_if_the_chain_is_too_large(world: World) -> None:
     chain = await world.term(3, 50)
     world.retention = Retention(Millis(AGE), 6000)
     chain = await world.term(4, 1)
@@ -468,7 +468,7 @@ async def test_what_takes_too_much_memory_goes_oldest_first(world: World) -> Non
     assert world.verify().last == world.stream.entries()[-1]
 
 
-async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None:
+async def test_chain_uses_at_most_half_of_the_redis_memory(world: World) -> None:
     chain = await world.term(3, 50)
     world.stream.most = world.stream.size * 2 - 4000
     await chain.prune()
@@ -476,7 +476,7 @@ async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None
     assert world.verify().last == world.stream.entries()[-1]
 
 
-async def test_however_little_memory_redis_is_given_the_newest_entries_stay(world: World) -> None:
+async def test_newest_entries_stay_even_if_redis_has_very_little_memory(world: World) -> None:
     world.retention = Retention(Millis(AGE), SIZE, min_bytes=6000)
     chain = await world.term(3, 50)
     world.stream.most = 1
@@ -499,7 +499,7 @@ async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: Wor
     assert world.verify().gaps == 0
 
 
-async def test_what_waits_is_sealed_once_though_memory_ran_out(world: World) -> None:
+async def test_pending_entry_is_sealed_once_after_redis_was_full(world: World) -> None:
     chain = await world.term(3, 100)
     world.stream.most = world.stream.size
     with pytest.raises(StoreFull):
@@ -523,7 +523,7 @@ async def test_a_long_queue_of_records_hinders_no_retention(world: World) -> Non
     assert entry_types.index(EntryType.PRUNED) < 2000
 
 
-async def test_what_is_not_anchored_yet_stays(world: World) -> None:
+async def test_unanchored_entries_are_not_pruned(world: World) -> None:
     chain = await world.term(3, 3)
     await chain.seal([held(number) for number in range(30)])
     world.now = Millis(10 + AGE + 1)
@@ -532,7 +532,7 @@ async def test_what_is_not_anchored_yet_stays(world: World) -> None:
     assert world.verify().entries == 32
 
 
-async def test_one_step_removes_a_bounded_number(world: World) -> None:
+async def test_one_prune_step_removes_a_bounded_number_of_entries(world: World) -> None:
     chain = await world.term(3, 1200)
     world.now = Millis(10 + AGE + 1)
     assert await chain.prune()
@@ -543,7 +543,7 @@ async def test_one_step_removes_a_bounded_number(world: World) -> None:
     assert world.verify().entries == 4
 
 
-async def test_what_somebody_made_look_old_stays_as_evidence(world: World) -> None:
+async def test_entries_with_forged_old_times_are_not_pruned(world: World) -> None:
     world.now = Millis(20_000)
     chain = await world.term(3, 0)
     await chain.seal([held(number, at=20_000) for number in range(5)])

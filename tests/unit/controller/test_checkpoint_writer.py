@@ -66,7 +66,7 @@ KEPTS = st.builds(
     KEPTS,
     st.dictionaries(st.text(min_size=1), KEPTS),
 )
-def test_what_is_written_is_read_back(
+def test_written_checkpoint_is_read_back_unchanged(
     at: int, epoch: int, own: FairnessState, users: dict[str, FairnessState]
 ) -> None:
     kept = TenantCheckpoint(Millis(at), epoch, own, {UserName(u): k for u, k in users.items()})
@@ -85,7 +85,7 @@ def test_what_is_written_is_read_back(
         {"users": [{"name": "x", "spent": {"h100": {"nvidia.com/gpu": "-1"}}}]},
     ],
 )
-def test_what_is_not_legible_is_no_checkpoint(garbage: dict[str, object]) -> None:
+def test_invalid_checkpoint_is_ignored(garbage: dict[str, object]) -> None:
     fine = {"time": "2024-01-01T00:00:00.000Z", "epoch": 3}
     text = msgspec.json.encode(fine | garbage)
     assert read_checkpoint(msgspec.json.decode(text, type=objects.CheckpointObject)) is None
@@ -117,7 +117,7 @@ def test_a_user_with_a_name_that_a_tenant_cannot_store_is_summed() -> None:
     assert kept.own.totals == {DEFAULT_POOL: {GPU: 11}}
 
 
-def test_tenants_that_do_not_fit_are_summed_and_what_fits_is_as_small_as_said() -> None:
+def test_checkpoints_stay_within_the_limit_and_excess_tenants_are_summed() -> None:
     users = {UserName("ü" * 200 + str(i)): user(0.5, 10**15) for i in range(20)}
     found = {
         TenantName(f"ns.{i:03}"): TenantCheckpoint(Millis(i), 1, user(i / 1000, 0), users)
@@ -194,7 +194,7 @@ async def rounds(stage: Stage) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_every_tenant_that_used_something_is_kept_within_the_period() -> None:
+async def test_checkpoint_of_every_active_tenant_is_written_within_the_period() -> None:
     stage = Stage()
     stage.lead("a", "free")
     async with stage.running():
@@ -207,7 +207,7 @@ async def test_every_tenant_that_used_something_is_kept_within_the_period() -> N
         await until(lambda: spent(stage.keeper.kept[A]) == 2 * PERIOD)
 
 
-async def test_what_says_nothing_new_is_not_written_again() -> None:
+async def test_unchanged_checkpoint_is_not_written_again() -> None:
     stage = Stage()
     stage.lead("a")
     async with stage.running():
@@ -226,7 +226,7 @@ async def test_what_says_nothing_new_is_not_written_again() -> None:
         assert stage.keeper.tries == tries + 1
 
 
-async def test_a_slow_server_has_one_checkpoint_under_way_at_a_time() -> None:
+async def test_slow_server_has_one_checkpoint_write_in_flight() -> None:
     stage = Stage()
     stage.lead("a", "b", "free")
     async with stage.running():
@@ -244,7 +244,7 @@ async def test_a_slow_server_has_one_checkpoint_under_way_at_a_time() -> None:
 @pytest.mark.parametrize(
     "refusal", [ClusterRefused("busy", 429, 0.01), ClusterUnavailable("no answer")]
 )
-async def test_what_was_refused_is_written_later(refusal: ClusterError) -> None:
+async def test_refused_checkpoint_is_written_later(refusal: ClusterError) -> None:
     stage = Stage()
     stage.lead("a")
     async with stage.running():
@@ -258,7 +258,7 @@ async def test_what_was_refused_is_written_later(refusal: ClusterError) -> None:
 
 
 @pytest.mark.parametrize("refused", [A, OTHER_TENANTS])
-async def test_a_checkpoint_that_is_refused_delays_no_other_one(refused: TenantName) -> None:
+async def test_refused_checkpoint_delays_no_other_checkpoint(refused: TenantName) -> None:
     stage = Stage()
     stage.lead("a", "b", "free")
     keeper = stage.keeper
@@ -278,7 +278,7 @@ async def test_a_checkpoint_that_is_refused_delays_no_other_one(refused: TenantN
         await until(lambda: stored() == {A, B, OTHER_TENANTS})
 
 
-async def test_without_the_lease_nothing_is_written() -> None:
+async def test_no_checkpoint_is_written_without_the_lease() -> None:
     stage = Stage()
     stage.lead("a")
     async with stage.running():

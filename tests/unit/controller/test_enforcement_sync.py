@@ -15,7 +15,7 @@ from app.ports.api import EnforcementResult
 from tests.fakes.fake_enforcement_results import FakeEnforcementResults
 
 
-async def test_the_last_result_stays_while_redis_does_not_answer() -> None:
+async def test_last_result_stays_while_redis_is_unavailable() -> None:
     results = FakeEnforcementResults()
     reader = EnforcementReader(results, seconds=0)
     reading = asyncio.create_task(reader.read_results())
@@ -89,7 +89,7 @@ async def test_a_replica_reports_that_it_works_before_its_first_round() -> None:
 
 
 @pytest.mark.parametrize("has_probed", [True, False])
-async def test_a_replica_whose_probes_stall_reports_no_longer(has_probed: bool) -> None:
+async def test_replica_with_stalled_probes_stops_reporting(has_probed: bool) -> None:
     results = FakeEnforcementResults()
     replica = Replica(results, 20)
     if has_probed:

@@ -45,7 +45,7 @@ def short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_publisher, "PERIOD_SECONDS", 0.02)
 
 
-async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
+async def test_leader_releases_fitting_pods_and_keeps_the_store_in_sync() -> None:
     async with running(Rig()) as rig:
         for i in range(3):
             await rig.create(held_pod(f"p{i}", "a"))
@@ -57,7 +57,7 @@ async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
         assert rig.meters.answers == [ReleaseOutcome.RELEASED] * 2
 
 
-async def test_a_standby_releases_nothing() -> None:
+async def test_standby_releases_no_pods() -> None:
     async with running(Rig()) as rig:
         await rig.create(held_pod("p", "a"))
         await until(lambda: bool(list(rig.engine.held_pods())))
@@ -73,7 +73,7 @@ async def test_the_epoch_is_above_everything_that_was_ever_seen() -> None:
         await until(lambda: rig.meters.epochs == [10])
 
 
-async def test_a_new_leader_fences_what_the_last_one_left_open() -> None:
+async def test_new_leader_fences_open_releases_of_the_last_leader() -> None:
     first = Rig()
     pod = held_pod("p", "a")
     async with running(first) as rig:
@@ -118,7 +118,7 @@ async def test_a_refused_write_is_a_failure_until_a_later_write() -> None:
         await until(lambda: rig.released() == 1 and not rig.copier.failure)
 
 
-async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
+async def test_store_that_falls_too_far_behind_is_rewritten() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
         await until(lambda: rig.leader.is_leading and rig.is_copy())
@@ -160,7 +160,7 @@ async def test_runs_that_redis_lost_again_are_written_again() -> None:
         await until(lambda: rig.memory.runs == before)
 
 
-async def test_a_new_leader_goes_on_with_the_runs_of_the_last() -> None:
+async def test_new_leader_continues_usage_records_of_the_last_leader() -> None:
     first = Rig()
     pods = [held_pod(name, "a") for name in ("p0", "p1")]
     async with running(first) as rig:
@@ -206,7 +206,7 @@ async def test_a_pool_that_was_created_again_gets_its_status_again() -> None:
         await until(lambda: ("pools", "a") in rig.written.statuses)
 
 
-async def test_nothing_is_released_while_redis_is_away() -> None:
+async def test_no_pod_is_released_while_redis_is_unavailable() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
         await until(lambda: rig.leader.is_leading)
@@ -285,7 +285,7 @@ async def test_status_is_published_for_tenants_that_exist() -> None:
         assert set(rig.written.statuses) == {("tenants", "t")}
 
 
-async def test_a_new_leader_keeps_the_times_of_conditions_that_still_hold() -> None:
+async def test_new_leader_keeps_times_of_conditions_that_still_hold() -> None:
     rig, since = Rig(), Millis(5_000)
     rig.written.stored = {
         ("tenants", "t", "Ready"): StoredCondition("u1", True, since),
@@ -330,7 +330,7 @@ def guaranteed(
     return ev.TenantObserved(Millis(0), tenant)
 
 
-async def test_status_tells_what_is_borrowed_and_what_is_remembered() -> None:
+async def test_status_reports_borrowed_amounts_and_history() -> None:
     async with running(Rig(), gpus=4) as rig:
         await rig.hear(guaranteed("t", "a", 1))
         rig.lead.free.set()
@@ -344,7 +344,7 @@ async def test_status_tells_what_is_borrowed_and_what_is_remembered() -> None:
         assert (status["used"], status["borrowed"]) == ({GPU: "3"}, {GPU: "2"})
 
 
-async def test_a_status_that_says_the_same_is_not_written_again() -> None:
+async def test_unchanged_status_is_not_written_again() -> None:
     async with running(Rig(), gpus=4) as rig:
         await rig.hear(guaranteed("t", "a", 0))
         rig.lead.free.set()
@@ -370,7 +370,7 @@ async def test_new_amounts_are_written_only_after_several_periods() -> None:
         await until(lambda: rig.written.statuses["tenants", "t"]["pending"] == 2 * AMOUNTS_PERIODS)
 
 
-async def test_a_tenant_that_reaches_its_maximum_of_pending_pods_is_written_at_once() -> None:
+async def test_status_is_written_at_once_if_a_tenant_reaches_its_pending_limit() -> None:
     async with running(Rig(), gpus=0) as rig:
         most = 3
         await rig.hear(guaranteed("t", "a", 0, most))
@@ -409,7 +409,7 @@ async def test_a_changed_condition_is_written_at_once() -> None:
         assert "Paused" in str(rig.written.statuses["tenants", "t"]["conditions"])
 
 
-async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> None:
+async def test_borrowed_capacity_is_reclaimed_with_an_event_for_the_evicted_pod() -> None:
     async with running(Rig()) as rig:
         await rig.hear(guaranteed("owner", "a", 1))
         rig.lead.free.set()
@@ -456,7 +456,7 @@ def running_pod(name: str, since: int) -> Pod:
     return changed(held_pod(name, "a", since=since), gates=(), release_annotation="", node=NODE)
 
 
-async def test_who_was_there_before_us_is_adopted_until_that_is_seen() -> None:
+async def test_pod_older_than_the_installation_is_adopted_until_observed() -> None:
     async with running(Rig()) as rig:
         old = running_pod("old", 29_000)
         rig.corrector.pods["a", "old"] = FreePod(old.uid)
@@ -484,7 +484,7 @@ async def test_who_was_there_before_us_is_adopted_until_that_is_seen() -> None:
         assert len(rig.corrector.asked) == asked
 
 
-async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
+async def test_bypassing_pod_is_counted_logged_reported_and_evicted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Rig()) as rig:
@@ -504,7 +504,7 @@ async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
         assert rig.meters.strays == 1
 
 
-async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
+async def test_no_pod_is_corrected_after_the_lease_expired() -> None:
     async with running(Rig()) as rig:
         rig.lead.free.set()
         await until(lambda: rig.leader.is_leading)
@@ -517,7 +517,7 @@ async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
         assert not rig.corrector.asked
 
 
-async def test_the_first_leader_says_since_when_we_are_here() -> None:
+async def test_first_leader_stores_the_installation_time() -> None:
     rig = Rig()
     rig.installation.kept = None
     async with running(rig):
@@ -526,7 +526,7 @@ async def test_the_first_leader_says_since_when_we_are_here() -> None:
         assert rig.installation.kept == 60_000
 
 
-async def test_a_late_write_of_an_earlier_term_drops_no_change_of_the_present_one(
+async def test_late_write_of_an_earlier_term_drops_no_later_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(store_writer, "RECENT", 0)

@@ -37,7 +37,7 @@ def test_a_pod_that_is_gone_is_not_observed_before() -> None:
     assert newest_pods([ev.PodObserved(AT, pod), gone]) == [gone]
 
 
-def test_data_ages_since_the_last_data_of_a_stale_watch_although_passes_go_on() -> None:
+def test_data_age_follows_a_stale_watch_even_if_passes_continue() -> None:
     now, lag = AT, 0.0
     engine = Engine(ManagedResources([]), EngineOptions(evicts=False))
     steps = Steps(Liveness(), lambda _: None)

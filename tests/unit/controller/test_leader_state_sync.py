@@ -87,7 +87,7 @@ class Line:
         await until(lambda: self.looked >= before + count)
 
 
-async def test_what_has_not_changed_is_told_again_after_a_while_only() -> None:
+async def test_unchanged_state_is_published_again_only_after_an_interval() -> None:
     line = Line(engine(leads=True))
     async with running(line.posting.publish_state):
         await line.rounds()
@@ -100,7 +100,7 @@ async def test_what_has_not_changed_is_told_again_after_a_while_only() -> None:
         assert line.store.posted == 2
 
 
-async def test_who_does_not_lead_tells_nothing() -> None:
+async def test_replica_that_does_not_lead_publishes_no_state() -> None:
     line = Line(engine(leads=False))
     line.epoch = None
     async with running(line.posting.publish_state):
@@ -108,7 +108,7 @@ async def test_who_does_not_lead_tells_nothing() -> None:
     assert line.store.posted == 0
 
 
-async def test_what_a_store_did_not_take_is_told_once_it_does() -> None:
+async def test_state_is_published_once_the_store_is_available_again() -> None:
     line = Line(engine(leads=True))
     line.store.memory.down = True
     async with running(line.posting.publish_state):
@@ -118,7 +118,7 @@ async def test_what_a_store_did_not_take_is_told_once_it_does() -> None:
         await until(lambda: line.store.posted == 1)
 
 
-async def test_while_the_store_is_away_the_last_that_was_told_stands() -> None:
+async def test_last_published_state_stays_while_the_store_is_unavailable() -> None:
     line = Line(engine(leads=True))
     async with running(line.posting.publish_state, line.hearing.read_state):
         await until(lambda: bool(line.heard))
@@ -141,7 +141,7 @@ async def test_a_read_without_a_state_is_a_read() -> None:
     assert line.heard == []
 
 
-async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None:
+async def test_replica_explains_reservations_like_the_leader() -> None:
     wall = [
         replace(
             held_pod(f"w{n}", "bbcc"[n]),
@@ -173,7 +173,7 @@ async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None
     assert rule(replica, small.uid) is not Rule.RESERVATION
 
 
-async def test_a_replica_answers_as_its_leader_about_gangs_that_begin_anew() -> None:
+async def test_replica_explains_deferred_gangs_like_the_leader() -> None:
     lead = Lead()
     round_of(lead, 0)
     pods = [member(n, restart_gang=True) for n in (20, 21, 22, 23)]

@@ -124,7 +124,7 @@ async def test_a_redis_that_answers_but_refuses_writes_is_reported_by_the_leader
     assert rig.standstill.fault == ""
 
 
-async def test_a_standby_reports_nothing_while_another_leads() -> None:
+async def test_standby_reports_no_outage_while_another_replica_leads() -> None:
     rig = Rig(is_led=True, redis=False)
     for _ in range(20):
         await rig.after(30)
@@ -150,7 +150,7 @@ async def test_the_end_is_reported_by_the_leader() -> None:
     assert rig.standstill.fault == ""
 
 
-async def test_a_leader_corrects_what_another_replica_wrote_between_two_of_its_terms() -> None:
+async def test_leader_corrects_conditions_written_between_two_of_its_terms() -> None:
     """The leader was suspended, and saw neither the end of its term nor the report."""
     rig = Rig(leads=True)
     await rig.after(0)

@@ -75,14 +75,14 @@ def refused(*names: str) -> list[ev.NewsEvent]:
     return [ev.EvictionRefused(Millis(7), Uid(name)) for name in names]
 
 
-async def test_what_goes_together_starts_with_the_last_order_of_it() -> None:
+async def test_joint_eviction_starts_when_its_last_order_arrives() -> None:
     bench = Bench()
     bench.order("p", "q")
     assert await bench.answers(2) == accepted("p", "q")
     assert not bench.left()
 
 
-async def test_nobody_goes_if_a_budget_keeps_some_of_them() -> None:
+async def test_no_pod_is_evicted_if_a_budget_protects_one_of_the_pods() -> None:
     bench = Bench()
     bench.order("p", "q", "r", budget=[2])
     assert await bench.answers(3) == refused("p", "q", "r")
@@ -90,7 +90,7 @@ async def test_nobody_goes_if_a_budget_keeps_some_of_them() -> None:
     assert bench.meters.refusals == [TenantName("b")] * 3
 
 
-async def test_the_rest_is_tried_again_and_then_told_to_stay() -> None:
+async def test_failed_rest_of_an_eviction_is_retried_and_then_refused() -> None:
     """Another client uses up the budget between the dry run and the eviction."""
     bench = Bench()
     budget = [2]
@@ -101,7 +101,7 @@ async def test_the_rest_is_tried_again_and_then_told_to_stay() -> None:
     assert sum(ref.name == "q" for ref in bench.corrector.asked) == 3  # including the dry run
 
 
-async def test_who_is_wanted_no_more_stays() -> None:
+async def test_pod_that_need_not_be_evicted_any_more_stays() -> None:
     bench = Bench()
     bench.unwanted = {Uid("q")}
     bench.order("p", "q", "r")
@@ -109,7 +109,7 @@ async def test_who_is_wanted_no_more_stays() -> None:
     assert bench.left() == {"q"}
 
 
-async def test_who_leads_no_more_evicts_nobody() -> None:
+async def test_replica_without_the_lease_evicts_no_pods() -> None:
     bench = Bench()
     await bench.lead.release_lease()
     bench.order("p")
@@ -119,7 +119,7 @@ async def test_who_leads_no_more_evicts_nobody() -> None:
 
 
 @pytest.mark.parametrize("overrides", [False, True])
-async def test_an_api_server_that_says_nothing_is_a_refusal(overrides: bool) -> None:
+async def test_missing_response_of_the_api_server_counts_as_a_refusal(overrides: bool) -> None:
     bench = Bench()
     bench.corrector.silent = True
     bench.order("p", "q", overrides=overrides)
@@ -128,7 +128,7 @@ async def test_an_api_server_that_says_nothing_is_a_refusal(overrides: bool) -> 
     assert len(bench.corrector.asked) == 1
 
 
-async def test_a_gang_goes_at_once_and_the_next_waits_the_longer() -> None:
+async def test_gang_is_evicted_at_once_and_the_next_eviction_waits_longer() -> None:
     now, slept = [0.0], list[float]()
 
     async def sleep(seconds: float) -> None:
@@ -144,7 +144,7 @@ async def test_a_gang_goes_at_once_and_the_next_waits_the_longer() -> None:
     assert slept == [0.0, 10.0, 0.0]
 
 
-async def test_half_a_minute_of_evictions_goes_at_once_and_then_one_at_a_time() -> None:
+async def test_burst_of_half_a_minute_of_evictions_is_allowed_before_the_rate_limit() -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -157,7 +157,7 @@ async def test_half_a_minute_of_evictions_goes_at_once_and_then_one_at_a_time() 
     assert BURST_SECONDS == 30
 
 
-async def test_a_budget_that_is_overridden_keeps_nothing() -> None:
+async def test_overridden_budget_protects_no_pods() -> None:
     bench = Bench()
     bench.order("p", "q", budget=[0], overrides=True)
     assert await bench.answers(2) == accepted("p", "q")
@@ -166,7 +166,7 @@ async def test_a_budget_that_is_overridden_keeps_nothing() -> None:
     assert bench.meters.overridden == [TenantName("b")] * 2
 
 
-async def test_what_may_be_evicted_is_not_deleted() -> None:
+async def test_evictable_pod_is_evicted_and_not_deleted() -> None:
     bench = Bench()
     bench.order("p", overrides=True)
     assert await bench.answers(1) == accepted("p")
@@ -182,7 +182,7 @@ async def test_only_a_leader_deletes() -> None:
     assert bench.left() == {"p"}
 
 
-async def test_what_a_budget_keeps_takes_nothing_of_the_allowance() -> None:
+async def test_eviction_refused_by_a_budget_does_not_count_for_the_rate_limit() -> None:
     """Otherwise the third eviction would wait for an hour."""
     bench = Bench(a_minute=1 / 30)
     bench.order("p", "q", budget=[1])

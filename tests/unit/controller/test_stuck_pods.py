@@ -45,7 +45,7 @@ class Unchanging:
         ClusterRefused("403 a policy of somebody", 403),
     ],
 )
-async def test_a_pod_that_cannot_be_fenced_is_told_from_a_silent_server(
+async def test_unchangeable_pod_is_distinguished_from_a_silent_server(
     error: ClusterError,
 ) -> None:
     releaser = PodReleaser(Unchanging(error))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ async def test_a_release_that_is_too_large_is_certain_and_blames_no_other_webhoo
     assert "webhook" not in record.__dict__["advice"]
 
 
-async def test_one_pod_that_cannot_be_changed_stops_no_later_leader(
+async def test_unchangeable_pod_does_not_block_later_leaders(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(Rig(), gpus=2) as rig:
@@ -105,7 +105,7 @@ async def test_one_pod_that_cannot_be_changed_stops_no_later_leader(
         assert rig.memory.contents.intents() == ()
 
 
-async def test_a_release_of_an_old_leader_that_comes_late_was_counted_all_along() -> None:
+async def test_late_release_of_an_old_leader_was_counted_from_the_start() -> None:
     async with running(Rig(), gpus=1) as rig:
         rig.releaser.late = []
         await rig.create(held_pod("late", "a"))
@@ -124,7 +124,7 @@ async def test_a_release_of_an_old_leader_that_comes_late_was_counted_all_along(
         assert rig.released() == 1
 
 
-def test_a_stuck_release_keeps_its_charge_and_leaves_its_place_to_others() -> None:
+def test_stuck_release_keeps_its_charge_and_frees_its_in_flight_slot() -> None:
     engine = Engine(ManagedResources([GPU]), EngineOptions(max_in_flight=1))
     at = Millis(1000)
 

@@ -58,7 +58,7 @@ async def test_watches_that_are_current_at_once_cost_no_write() -> None:
         assert rig.stamps()["lone"] == RELEASE_HELD
 
 
-async def test_nothing_is_decided_before_all_that_happened_is_known() -> None:
+async def test_leader_decides_only_after_all_earlier_events_are_received() -> None:
     async with running(Rig(), gpus=1) as rig:
         await rig.create(held_pod("p", "a"))
 
@@ -73,7 +73,7 @@ async def test_nothing_is_decided_before_all_that_happened_is_known() -> None:
         assert rig.released() == 0
 
 
-async def test_the_epoch_is_above_that_of_a_leader_of_whom_only_late_pods_tell() -> None:
+async def test_new_epoch_is_above_the_epoch_in_late_observed_pods() -> None:
     async with running(Rig()) as rig:
 
         async def late() -> None:
@@ -95,7 +95,7 @@ async def test_the_epoch_does_not_turn_back_without_lease_redis_and_pods() -> No
         assert rig.anchor.kept == 42
 
 
-async def test_no_term_begins_whose_epoch_cannot_be_kept() -> None:
+async def test_no_term_begins_if_its_epoch_cannot_be_stored() -> None:
     rig = Rig()
     rig.anchor.silent = True
     async with running(rig):
@@ -119,7 +119,7 @@ async def test_a_replica_without_redis_leaves_the_lease_to_others() -> None:
         assert rig.lead.taken == 1
 
 
-async def test_a_replica_that_has_not_heard_everything_leaves_the_lease_to_others() -> None:
+async def test_replica_with_a_stale_watch_does_not_take_the_lease() -> None:
     async with running(Rig()) as rig:
         await until(lambda: rig.engine.is_ready)
         await rig.hear(ev.SourceStale(rig.now, ev.WatchedSource.PODS))
@@ -142,7 +142,7 @@ async def test_the_intents_of_a_gang_are_written_together() -> None:
         assert [len(each) for each in intents if each] == [3]
 
 
-async def test_a_gang_whose_intents_cannot_be_written_is_not_begun() -> None:
+async def test_gang_is_not_released_if_one_of_its_intents_cannot_be_written() -> None:
     async with running(Rig(), gpus=4) as rig:
         rig.lead.free.set()
         await until(lambda: rig.leader.is_leading and rig.memory.contents is not None)
@@ -214,7 +214,7 @@ async def test_a_lost_answer_is_never_taken_for_a_refusal() -> None:
         await until(lambda: rig.released() == 1)
 
 
-async def test_a_store_that_stays_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unavailable_store_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with running(Rig(Memory(down=True))) as rig:
 
         def logged() -> int:

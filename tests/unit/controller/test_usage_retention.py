@@ -13,7 +13,7 @@ NOW = Millis(100_000)
 MINUTE = RetentionLimits(Millis(60_000), 10)
 
 
-async def test_a_leader_removes_what_is_older_than_its_time() -> None:
+async def test_leader_removes_usage_records_after_the_retention_time() -> None:
     runs = FakeRuns()
     for name, end in (("old", 39_999), ("young", 40_000)):
         each = run(name, 1000, end)
@@ -22,7 +22,7 @@ async def test_a_leader_removes_what_is_older_than_its_time() -> None:
     assert [each.pod for each in runs.runs.ended.values()] == ["young"]
 
 
-async def test_a_leader_that_finds_no_redis_goes_on_trying() -> None:
+async def test_leader_retries_if_redis_is_unavailable() -> None:
     runs = FakeRuns(fails=True)
     asked = 0
 

@@ -71,7 +71,7 @@ def weigh(name: str, weight: int) -> ev.TenantObserved:
     return ev.TenantObserved(Millis(0), tenant)
 
 
-def test_who_came_first_and_does_no_more_is_told() -> None:
+def test_pods_get_an_event_if_their_order_changes() -> None:
     room = Room(held_pod("mine", "a", 4), held_pod("theirs", "b", 4, since=5))
     room.later()
     room.look()
@@ -107,7 +107,7 @@ def test_another_leader_repeats_it_at_the_same_age() -> None:
     assert len(room.board.told) == 1
 
 
-def test_a_pod_is_not_told_again_at_once() -> None:
+def test_pod_gets_no_second_event_at_once() -> None:
     room = Room(held_pod("mine", "a", 4), held_pod("theirs", "b", 4, since=5))
     room.hear(weigh("b", 9))
     room.hear(weigh("a", 1))
@@ -131,7 +131,7 @@ def test_a_pod_is_not_explained_again_within_the_pause(monkeypatch: pytest.Monke
     assert len(explained) == 1
 
 
-def test_in_a_round_a_few_are_told_and_none_is_left_out() -> None:
+def test_each_round_emits_few_events_and_no_pod_is_left_out() -> None:
     many = MAX_CHECKED_PODS + 50
     room = Room(*(held_pod(f"p{n}", f"n{n}", 9 if n % 2 else 8) for n in range(many)))
     room.look()

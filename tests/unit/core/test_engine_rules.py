@@ -119,7 +119,7 @@ def releases(effects: tuple[object, ...]) -> list[Release]:
         (8, {"a": "1", "b": "0"}, {"a": 8}),
     ],
 )
-def test_tenants_hold_what_their_weights_are_owed(
+def test_tenants_use_the_devices_in_proportion_to_their_weights(
     devices: int, weights: dict[str, str], result: dict[str, int]
 ) -> None:
     one = [Node(NodeName("n"), {}, {GPU: devices, PODS: 100_000}, True)]
@@ -130,7 +130,7 @@ def test_tenants_hold_what_their_weights_are_owed(
     assert using(world) == result
 
 
-def test_weight_zero_gets_what_nobody_else_wants() -> None:
+def test_tenant_of_weight_zero_gets_only_the_unused_rest() -> None:
     world = VirtualCluster(MANAGED, nodes(8), [tenant("a"), tenant("b", "0")])
     flood(world, "a", 3)
     flood(world, "b", 8)
@@ -138,7 +138,7 @@ def test_weight_zero_gets_what_nobody_else_wants() -> None:
     assert using(world) == {"a": 3, "b": 5}
 
 
-def test_priority_buys_nothing_between_tenants() -> None:
+def test_priority_has_no_effect_between_tenants() -> None:
     world = VirtualCluster(MANAGED, nodes(16), [tenant("a"), tenant("b")])
     flood(world, "a", 100, priority=1_000_000_000)
     flood(world, "b", 100)
@@ -146,7 +146,7 @@ def test_priority_buys_nothing_between_tenants() -> None:
     assert using(world) == {"a": 8, "b": 8}
 
 
-def test_priority_buys_nothing_between_users_of_one_tenant() -> None:
+def test_priority_has_no_effect_between_users_of_one_tenant() -> None:
     world = VirtualCluster(MANAGED, nodes(8), [tenant("a")])
     flood(world, "a", 50, user="loud", priority=1000)
     for i in range(50):
@@ -155,7 +155,7 @@ def test_priority_buys_nothing_between_users_of_one_tenant() -> None:
     assert Counter(p.user for p in world.released_pods.values()) == {"loud": 4, "quiet": 4}
 
 
-def test_priority_orders_one_users_own_work() -> None:
+def test_priority_orders_the_pods_of_one_user() -> None:
     world = VirtualCluster(MANAGED, nodes(8), [tenant("a")])
     world.submit(held_pod("filler", "a", 8), Millis(0), 1000)
     world.submit(held_pod("low", "a", 8, since=1), Millis(1), 1000)
@@ -183,7 +183,7 @@ def test_a_second_user_is_next_however_much_the_first_has_waiting(devices: int) 
     assert world.started[devices].pod.name == "only"
 
 
-def test_on_one_device_two_users_take_turns() -> None:
+def test_two_users_alternate_on_one_device() -> None:
     world = VirtualCluster(MANAGED, nodes(1), [tenant("a")])
     for i in range(10):
         world.submit(held_pod(f"a{i}", "a", user="first"), Millis(0), 1000)
@@ -193,7 +193,7 @@ def test_on_one_device_two_users_take_turns() -> None:
     assert order == ["second", "first"] * 4
 
 
-def test_a_hundred_unmapped_namespaces_together_weigh_as_one_tenant() -> None:
+def test_unmapped_namespaces_together_have_the_weight_of_one_tenant() -> None:
     world = VirtualCluster(MANAGED, nodes(16), [tenant("a")])
     flood(world, "a", 20)
     for i in range(100):
@@ -202,7 +202,7 @@ def test_a_hundred_unmapped_namespaces_together_weigh_as_one_tenant() -> None:
     assert using(world)["a"] == 8
 
 
-def test_small_work_is_backfilled_around_what_does_not_fit() -> None:
+def test_small_pod_is_backfilled_while_a_larger_one_does_not_fit() -> None:
     world = VirtualCluster(MANAGED, nodes(8), [tenant("a"), tenant("b")])
     world.submit(held_pod("six", "a", 6), Millis(0), None)
     world.submit(held_pod("big", "b", 4, since=1), Millis(1), None)
@@ -273,7 +273,7 @@ def test_a_weight_counts_from_the_next_decision() -> None:
     assert using(world) == {"a": 6, "b": 2}
 
 
-def test_nothing_is_released_beyond_ready_capacity() -> None:
+def test_no_pod_is_released_beyond_the_ready_capacity() -> None:
     bench = Bench(node("n0", 2), node("n1", 2, ready=False))
     for i in range(4):
         bench.see(held_pod(f"p{i}", "a"))
@@ -281,7 +281,7 @@ def test_nothing_is_released_beyond_ready_capacity() -> None:
     assert releases(bench.hear(ev.NodeObserved(Millis(0), node("n1", 1))))
 
 
-def test_what_runs_on_a_cordoned_node_takes_nothing_from_the_others() -> None:
+def test_pods_on_a_cordoned_node_use_no_capacity_of_other_nodes() -> None:
     bench = Bench(node("n0", 2), node("n1", 2))
     for i in range(2):
         bound = replace(held_pod(f"old{i}", "a"), gates=(), node=NodeName("n0"))
@@ -295,7 +295,7 @@ def test_what_runs_on_a_cordoned_node_takes_nothing_from_the_others() -> None:
     assert releases(bench.hear(ev.NodeObserved(Millis(0), node("n0", 2))))
 
 
-def test_pods_that_are_not_managed_take_room() -> None:
+def test_unmanaged_pods_use_capacity() -> None:
     bench = Bench(node("n0", 2))
     bench.hear(
         ev.UnmanagedPodObserved(
@@ -308,7 +308,7 @@ def test_pods_that_are_not_managed_take_room() -> None:
     assert len(releases(bench.hear(ev.PodGone(Millis(0), Uid("x"))))) == 1
 
 
-def test_the_first_pool_by_name_that_has_room_serves() -> None:
+def test_pools_are_filled_in_order_of_their_names() -> None:
     pools = [
         Pool(PoolName("h100"), {"kind": "h100"}),
         Pool(PoolName("t4"), {"kind": "t4"}),
@@ -339,7 +339,7 @@ def test_release_adds_the_pools_selector_but_never_overwrites_the_pods() -> None
         {"gates": (GATE, "example.com/mine")},
     ],
 )
-def test_what_no_pool_can_serve_is_not_released(change: dict[str, object]) -> None:
+def test_pod_without_an_eligible_pool_is_not_released(change: dict[str, object]) -> None:
     bench = Bench(node("n0", 2, {"kind": "h100"}))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("h100"), {"kind": "h100"})))
     effects = bench.see(replace(held_pod("p", "a"), **change))  # type: ignore[arg-type]
@@ -349,7 +349,7 @@ def test_what_no_pool_can_serve_is_not_released(change: dict[str, object]) -> No
     assert "not queued" in (bench.engine.queries.wait_reason(tell.ref.uid) or "")
 
 
-def test_a_pod_is_released_when_the_other_gate_goes() -> None:
+def test_pod_is_released_after_its_other_gate_is_removed() -> None:
     bench = Bench(node("n0", 2))
     pod = held_pod("p", "a")
     bench.see(replace(pod, gates=(GATE, "example.com/mine")))
@@ -376,7 +376,7 @@ def test_a_start_in_the_status_is_neither_before_the_creation_nor_in_the_future(
     assert found.released_at == (now if started else since)
 
 
-def test_of_two_overlapping_pools_the_later_gets_nothing() -> None:
+def test_contested_node_belongs_to_the_first_of_two_overlapping_pools() -> None:
     bench = Bench(node("n0", 1, {"kind": "h100"}), node("n1", 1, {"kind": "h100", "x": "y"}))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("a"), {"kind": "h100"})))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("b"), {"x": "y"})))
@@ -385,7 +385,7 @@ def test_of_two_overlapping_pools_the_later_gets_nothing() -> None:
     assert not releases(bench.see(pinned))
 
 
-def test_the_store_hears_of_queue_charge_and_refund() -> None:
+def test_store_receives_enqueue_charge_and_refund() -> None:
     bench = Bench(node("n0", 1))
     first, second = held_pod("p0", "a"), held_pod("p1", "a")
     effects = bench.see(first)
@@ -418,14 +418,14 @@ def test_a_pod_that_waited_for_a_leader_gets_the_event_released() -> None:
     assert notice.explains_wait
 
 
-def test_a_pod_whose_first_release_fails_gets_the_event_held() -> None:
+def test_pod_gets_the_held_event_if_its_first_release_fails() -> None:
     bench = Bench(node("n0", 1))
     pod = held_pod("p0", "a")
     told = [*bench.see(pod), *bench.answer(pod, ReleaseOutcome.HELD)]
     assert [e.reason for e in told if isinstance(e, EmitEvent)] == [EventReason.HELD]
 
 
-def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
+def test_wait_reason_has_position_queue_and_missing_resource() -> None:
     bench = Bench(node("n0", 1))
     bench.see(held_pod("p0", "team", user="alice"))
     bench.see(held_pod("p1", "team", user="alice"))
@@ -437,7 +437,7 @@ def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
     )
 
 
-def test_nothing_is_decided_before_every_source_is_fresh() -> None:
+def test_no_pod_is_released_before_every_required_source_is_fresh() -> None:
     engine = Engine(MANAGED)
     engine.handle(ev.LeadershipGained(Millis(0), 1))
     engine.handle(ev.StoreReady(Millis(0)))
@@ -461,14 +461,16 @@ def test_nothing_is_decided_before_every_source_is_fresh() -> None:
         (ev.StoreLost(Millis(0)), ev.StoreReady(Millis(0))),
     ],
 )
-def test_nothing_is_released_while_something_is_away(stop: ev.Event, go: ev.Event) -> None:
+def test_no_pod_is_released_while_a_source_is_stale_or_the_store_is_lost(
+    stop: ev.Event, go: ev.Event
+) -> None:
     bench = Bench(node("n0", 8))
     bench.hear(stop)
     assert not releases(bench.see(held_pod("p", "a")))
     assert releases(bench.hear(go))
 
 
-def test_a_standby_says_nothing_and_knows_everything() -> None:
+def test_follower_emits_no_effects_and_can_lead_at_once() -> None:
     bench = Bench(node("n0", 1), lead=False)
     assert bench.see(held_pod("p", "a")) == ()
     bench.hear(ev.LeadershipGained(Millis(0), 3))
@@ -477,7 +479,7 @@ def test_a_standby_says_nothing_and_knows_everything() -> None:
     assert order.expected_annotation == "0"
 
 
-def test_an_unknown_release_counts_as_used_until_it_is_told() -> None:
+def test_unanswered_release_counts_as_used_until_the_answer() -> None:
     bench = Bench(node("n0", 1))
     first, second = held_pod("p0", "a"), held_pod("p1", "a")
     bench.see(first)
@@ -492,7 +494,7 @@ def test_an_unknown_release_counts_as_used_until_it_is_told() -> None:
     assert releases(effects)[0].intent.ref.uid == second.uid
 
 
-def test_what_is_refused_again_and_again_lets_others_go_first() -> None:
+def test_pod_waits_behind_others_if_its_release_fails_repeatedly() -> None:
     bench = Bench(node("n0", 1))
     stuck = held_pod("p0", "a")
     bench.see(stuck)
@@ -522,11 +524,11 @@ def test_what_is_refused_again_and_again_lets_others_go_first() -> None:
         ("-1.2", NEVER_SERVED),
     ],
 )
-def test_only_stamps_that_we_would_write_are_believed(release: str, stamp: tuple[int, int]) -> None:
+def test_only_stamps_in_the_written_format_are_parsed(release: str, stamp: tuple[int, int]) -> None:
     assert release_id_of(release) == stamp
 
 
-def test_many_shapes_of_one_user_keep_their_order() -> None:
+def test_pods_of_one_user_keep_their_order_in_spite_of_different_requests() -> None:
     world = VirtualCluster(MANAGED, nodes(8), [tenant("a")])
     world.submit(held_pod("filler", "a", 8), Millis(0), 1000)
     for i in range(50):
@@ -636,7 +638,7 @@ def test_a_new_leader_writes_everything_it_knows() -> None:
     assert [type(w) for w in bench.engine.store_writes()] == [Enqueue, Intend, Enqueue]
 
 
-def test_losing_leadership_forgets_what_was_in_flight() -> None:
+def test_loss_of_leadership_drops_releases_in_flight() -> None:
     bench = Bench(node("n0", 1))
     pod = held_pod("p0", "a")
     bench.see(pod)
@@ -647,7 +649,7 @@ def test_losing_leadership_forgets_what_was_in_flight() -> None:
     assert order.stamp == "8.1"
 
 
-def test_no_more_than_a_window_of_releases_is_in_flight() -> None:
+def test_releases_in_flight_are_limited_to_a_window() -> None:
     bench = Bench(Node(NodeName("n0"), {}, {GPU: 1000, PODS: 1000}, True))
     bench.hear(ev.PolicyObserved(Millis(0), Policy(max_unbound=1000)))
     pods = [replace(held_pod(f"p{i:03}", "a"), owner="job") for i in range(300)]

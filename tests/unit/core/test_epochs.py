@@ -16,13 +16,13 @@ from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.controller_rig import NODE, Rig, running, until
 
 
-def test_what_redis_can_raise_epochs_to_is_kept_many_times_over() -> None:
+def test_limit_of_epochs_in_redis_is_far_below_the_maximum() -> None:
     prelude = resources.files("app.store").joinpath("lua/prelude.lua").read_text()
     (far,) = re.findall(r"^local FAR = (\d+)$", prelude, re.MULTILINE)
     assert IMPLAUSIBLE_EPOCH <= int(far) <= MAX_EPOCH // 100
 
 
-def test_what_a_pod_may_claim_leaves_room_for_every_leader_to_come() -> None:
+def test_highest_epoch_of_a_stamp_leaves_epochs_for_future_leaders() -> None:
     assert (
         highest_plausible([7, IMPLAUSIBLE_EPOCH - 1, IMPLAUSIBLE_EPOCH, MAX_EPOCH])
         == IMPLAUSIBLE_EPOCH - 1
@@ -41,11 +41,11 @@ class Kept(Client):
 
 
 @pytest.mark.parametrize("epoch", [IMPLAUSIBLE_EPOCH, IMPLAUSIBLE_EPOCH + 10**6, MAX_EPOCH])
-async def test_the_anchor_keeps_what_comes_after_the_highest_claim(epoch: int) -> None:
+async def test_anchor_reads_epochs_above_the_highest_plausible_one(epoch: int) -> None:
     assert await KeptAnchor(Kept(epoch), "fairgate-system").read_epoch_floor() == epoch
 
 
-async def test_no_stamp_and_no_lease_can_drive_epochs_up_to_where_nothing_is_fenced() -> None:
+async def test_forged_stamps_and_lease_transitions_do_not_raise_epochs() -> None:
     rig = Rig()
     rig.lead.transitions = 2**31 - 1
     async with running(rig):

@@ -128,7 +128,7 @@ def test_a_restart_does_not_admit_finished_work_again() -> None:
         assert list(house.engine.store_writes()) == []
 
 
-def test_work_that_finished_while_nobody_led_is_not_queued() -> None:
+def test_pod_that_finished_without_a_leader_is_not_queued() -> None:
     house = House(gpus=1)
     house.create("p")
     house.create("q")

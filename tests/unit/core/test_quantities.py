@@ -62,7 +62,7 @@ def test_a_quantity_has_its_exact_value(text: str | int | float, value: Fraction
         *["٣", "NaN", "inf", float("nan"), float("inf"), "+", "1.2.3", ".", "1e", "e3"],
     ],
 )
-def test_anything_else_is_no_quantity(text: str | float) -> None:
+def test_invalid_quantity_is_refused(text: str | float) -> None:
     with pytest.raises(InvalidQuantity):
         parse_quantity(text)
 
@@ -79,7 +79,7 @@ def test_anything_else_is_no_quantity(text: str | float) -> None:
         ("nvidia.com/gpu", "100m", 1),
     ],
 )
-def test_what_is_finer_than_a_unit_is_rounded_up(resource: str, text: str, units: int) -> None:
+def test_amount_below_one_unit_is_rounded_up(resource: str, text: str, units: int) -> None:
     assert parse_amount(resource, text) == units
 
 
@@ -108,7 +108,7 @@ def test_an_amount_is_written_so_that_it_reads_back(resource: str, units: int, t
     assert parse_amount(resource, text) == units
 
 
-def test_asking_for_none_of_what_is_not_there_fits() -> None:
+def test_request_of_zero_fits_if_the_resource_is_absent() -> None:
     assert fits({GPU: 0}, {})
     assert fits({GPU: 2}, {GPU: 2})
     assert not fits({GPU: 3}, {GPU: 2})
@@ -125,7 +125,7 @@ def test_asking_for_none_of_what_is_not_there_fits() -> None:
         ("cpu", False),
     ],
 )
-def test_a_star_stands_for_any_ending(resource: str, managed: bool) -> None:
+def test_star_matches_any_suffix(resource: str, managed: bool) -> None:
     chosen = ManagedResources(["nvidia.com/gpu", "nvidia.com/mig-*"])
 
     assert (resource in chosen) is managed
@@ -136,12 +136,12 @@ def test_asking_for_zero_is_not_asking() -> None:
     assert not ManagedResources([GPU]).has_managed({GPU: 0})
 
 
-def test_without_patterns_nothing_is_managed() -> None:
+def test_no_resource_is_managed_without_patterns() -> None:
     assert GPU not in ManagedResources([])
 
 
 @pytest.mark.parametrize("text", ["1e999999999", "9" * 5000, "8" * 401 + "Ei"])
-def test_a_quantity_without_bounds_is_larger_than_any_node(text: str) -> None:
+def test_huge_quantity_is_limited_to_the_maximum_amount(text: str) -> None:
     assert parse_quantity(text) > 2**200
     assert parse_amount("memory", text) == MAX_AMOUNT
 

@@ -32,7 +32,7 @@ GPU = Resource("nvidia.com/gpu")
         ([ClusterUnavailable("")] * 2000, [1, 2, 4, 8, 16] + [LONGEST_SECONDS] * 1995),
     ],
 )
-def test_each_failure_in_a_row_is_waited_for_longer_and_as_long_as_asked(
+def test_delay_doubles_with_each_failure_and_respects_retry_after(
     errors: list[ClusterError], seconds: list[float]
 ) -> None:
     backoff = ServerBackoff()
@@ -56,7 +56,7 @@ class SlowPort:
         raise AssertionError(ref)
 
 
-async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> None:
+async def test_slow_server_gets_a_few_requests_at_a_time_and_each_once() -> None:
     port = SlowPort()
     clock = lambda: Millis(0)  # noqa: E731
     corrections = AdoptEvictExecutor(
@@ -80,7 +80,7 @@ async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> 
     await corrections.stop()
 
 
-async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
+async def test_eviction_is_counted_with_the_usage_of_its_pod() -> None:
     corrector, meters = FakeCorrector(), FakeMeters()
     corrector.pods["space", "p"] = FreePod("uid")
     corrector.pods["space", "guarded"] = FreePod("other", budget=[0])
@@ -113,7 +113,7 @@ async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
     assert meters.evictions == [(team, "unbound", {GPU: 60.0})]
 
 
-async def test_who_turned_out_to_be_of_use_meanwhile_is_not_evicted() -> None:
+async def test_pod_is_not_evicted_if_the_eviction_is_no_longer_needed() -> None:
     corrector, meters = FakeCorrector(), FakeMeters()
     corrector.pods = {("space", name): FreePod(name) for name in ("busy", "idle")}
     corrections = AdoptEvictExecutor(
@@ -134,7 +134,7 @@ async def test_who_turned_out_to_be_of_use_meanwhile_is_not_evicted() -> None:
     assert set(corrector.pods) == {("space", "busy")}
 
 
-def test_accounts_of_idle_users_are_summed_and_nothing_is_lost() -> None:
+def test_totals_of_idle_users_are_merged_without_loss() -> None:
     ledger, team = UsageTotals(), TenantName("a")
     users = [UserName(f"u{i}") for i in range(5)]
     for user in users:

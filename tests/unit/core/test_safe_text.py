@@ -49,11 +49,11 @@ def test_no_hidden_character_is_left(text: str) -> None:
     shown.encode()
 
 
-def test_other_writing_stays_as_it_is() -> None:
+def test_text_of_other_scripts_stays_unchanged() -> None:
     assert escape_hidden("Zoë 山田 שלום علي") == "Zoë 山田 שלום علي"
 
 
-def test_everything_in_an_answer_is_made_visible() -> None:
+def test_hidden_characters_are_escaped_in_keys_and_values_of_json() -> None:
     found = {"items": [{EVIL: [EVIL, 1, None, True]}]}
     assert escape_hidden_in_json(found) == {
         "items": [{escape_hidden(EVIL): [escape_hidden(EVIL), 1, None, True]}]
@@ -104,7 +104,7 @@ def test_usual_names_are_cells_as_they_are() -> None:
         assert csv_cell(name) == name
 
 
-def test_events_and_refusals_hide_nothing() -> None:
+def test_events_and_refusals_have_no_hidden_characters() -> None:
     told = event_body(EmitEvent(PodRef(Uid("u"), "ns", "p"), EventReason.WAITING, EVIL))
     assert told["message"] == f"{escape_hidden(EVIL)}; more: kubectl fairgate why p -n ns"
     assert is_safe(
@@ -112,7 +112,7 @@ def test_events_and_refusals_hide_nothing() -> None:
     )
 
 
-def test_a_log_on_a_terminal_hides_nothing() -> None:
+def test_log_on_a_terminal_has_no_hidden_characters() -> None:
     record = logging.makeLogRecord({"msg": EVIL, "name": "fairgate", "user": EVIL})
     line = log_config.Human().format(record)
     assert is_safe(line.replace("\x1b[0m", "").replace("\x1b[31m", ""))

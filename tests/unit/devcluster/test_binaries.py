@@ -66,7 +66,7 @@ def test_an_unknown_version_is_refused_with_the_choice(text: str) -> None:
         named(text)
 
 
-def test_nothing_chosen_is_the_default() -> None:
+def test_default_version_is_used_without_a_choice() -> None:
     assert binaries.choose() == binaries.ToolChoice(DEFAULT, None)
 
 

@@ -64,7 +64,7 @@ def test_child_that_ignores_sigterm_is_killed(
     assert not is_alive(child)
 
 
-def test_process_with_a_reused_pid_is_left_alone(processes: Processes) -> None:
+def test_process_with_a_reused_pid_is_not_stopped(processes: Processes) -> None:
     child = processes.start(shell("a", "exec sleep 60"))
     stranger = ChildProcess("a", child.pid, f"{child.born}0", child.argv, {})
     processes.stop([stranger])
@@ -90,14 +90,14 @@ def test_restart_gives_a_new_process_with_the_same_command(processes: Processes)
     assert processes.alive() == [new]
 
 
-def test_early_death_is_told_with_the_end_of_the_log(processes: Processes) -> None:
+def test_early_exit_is_reported_with_the_end_of_the_log(processes: Processes) -> None:
     child = processes.start(shell("a", "echo no such port >&2; exit 3"))
     until(lambda: not is_alive(child))
     with pytest.raises(ClusterError, match=r"a ended(.|\n)*no such port"):
         processes.check([child])
 
 
-def test_nothing_runs_before_it_is_recorded(tmp_path: Path) -> None:
+def test_program_does_not_run_before_it_is_recorded(tmp_path: Path) -> None:
     """The run is killed between fork and record: the child ends and leaves no trace."""
     script = f"""
 import os, signal

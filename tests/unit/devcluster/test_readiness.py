@@ -16,7 +16,7 @@ from app.devcluster.readiness import free_ports, is_established
 HOST = "127.0.0.1"
 
 
-def test_a_port_that_was_given_is_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserved_port_cannot_be_taken_by_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
     [given] = free_ports(1)
     monkeypatch.setattr(readiness, "PORTS", range(given, given + 1))
     with pytest.raises(ClusterError, match="No 1 ports are free"):
@@ -25,7 +25,7 @@ def test_a_port_that_was_given_is_given_to_nobody_else(monkeypatch: pytest.Monke
         stranger.bind((HOST, given))
 
 
-def test_whom_a_port_was_given_to_may_listen_there_again_and_again() -> None:
+def test_owner_of_a_reserved_port_can_listen_on_it_repeatedly() -> None:
     [given] = free_ports(1)
     for _ in range(2):
         with (
@@ -48,7 +48,7 @@ def test_whom_a_port_was_given_to_may_listen_there_again_and_again() -> None:
         ({"status": {"conditions": [{"type": "Established", "status": "True"}]}}, True),
     ],
 )
-def test_a_crd_is_served_when_its_condition_says_so(found: Any, wanted: bool) -> None:
+def test_crd_is_established_only_if_its_condition_is_true(found: Any, wanted: bool) -> None:
     api = Mock(spec=SetupClient)
     api.find.return_value = found
     assert is_established(api, "tenants.fairgate.io") is wanted

@@ -49,7 +49,9 @@ def reviews(server: ApiServer, clock: list[float]) -> Reviews:
     return Reviews(cast(Client, server), lambda: clock[0])
 
 
-async def test_a_token_for_fairgate_tells_who_calls(reviews: Reviews, server: ApiServer) -> None:
+async def test_token_for_fairgate_identifies_the_caller(
+    reviews: Reviews, server: ApiServer
+) -> None:
     server.status = {"authenticated": True, "audiences": ["fairgate"], "user": USER}
 
     assert await reviews.authenticate("t") == ALICE
@@ -76,7 +78,7 @@ async def test_any_other_token_is_nobodys(
 
 
 @pytest.mark.parametrize("token", ["", "x" * 20_000])
-async def test_what_is_no_token_is_not_even_asked_about(
+async def test_invalid_token_causes_no_review(
     reviews: Reviews, server: ApiServer, token: str
 ) -> None:
     assert await reviews.authenticate(token) is None
@@ -121,7 +123,7 @@ async def test_only_a_token_that_claims_a_provider_audience_is_reviewed_without_
     assert found == (ALICE if len(audiences) == 2 else None)
 
 
-async def test_a_good_token_is_believed_for_five_seconds(
+async def test_valid_token_is_cached_for_five_seconds(
     reviews: Reviews, server: ApiServer, clock: list[float]
 ) -> None:
     server.status = {"authenticated": True, "audiences": ["fairgate"], "user": USER}
@@ -135,7 +137,9 @@ async def test_a_good_token_is_believed_for_five_seconds(
     assert await reviews.authenticate("t") is None
 
 
-async def test_a_right_is_asked_as_rbac_knows_it(reviews: Reviews, server: ApiServer) -> None:
+async def test_access_review_has_the_attributes_of_rbac(
+    reviews: Reviews, server: ApiServer
+) -> None:
     server.status = {"allowed": True}
 
     assert await reviews.allows(ALICE, "get", "tenants", "queue", "team-a")
@@ -172,7 +176,9 @@ async def test_a_denial_is_cached_shorter_than_a_permission(
     assert not await reviews.allows(ALICE, "list", "pools")
 
 
-async def test_one_right_is_never_taken_for_another(reviews: Reviews, server: ApiServer) -> None:
+async def test_cached_permission_counts_only_for_the_same_user_and_resource(
+    reviews: Reviews, server: ApiServer
+) -> None:
     server.status = {"allowed": True}
     await reviews.allows(ALICE, "get", "tenants", "queue", "team-a")
     server.status = {"allowed": False}
@@ -189,7 +195,7 @@ async def test_an_answer_that_is_no_review_is_no_yes(reviews: Reviews, server: A
         await reviews.allows(ALICE, "list", "pools")
 
 
-async def test_a_right_on_a_pod_is_asked_in_its_namespace(
+async def test_access_to_a_pod_is_reviewed_in_its_namespace(
     reviews: Reviews, server: ApiServer
 ) -> None:
     server.status = {"allowed": True}
@@ -202,7 +208,7 @@ async def test_a_right_on_a_pod_is_asked_in_its_namespace(
     assert not await reviews.allows(ALICE, "get", "pods", name="p", namespace="a")
 
 
-async def test_a_token_for_the_api_server_counts_only_where_that_is_wanted(
+async def test_token_for_the_api_server_counts_only_if_its_audience_is_accepted(
     server: ApiServer,
 ) -> None:
     server.status = {"authenticated": True, "audiences": ["https://k8s"], "user": USER}
@@ -213,7 +219,9 @@ async def test_a_token_for_the_api_server_counts_only_where_that_is_wanted(
     assert server.asked[-1] == (TOKENS, {"token": "t", "audiences": []})
 
 
-async def test_a_path_is_asked_about_by_name(reviews: Reviews, server: ApiServer) -> None:
+async def test_access_to_a_path_is_reviewed_by_its_name(
+    reviews: Reviews, server: ApiServer
+) -> None:
     server.status = {"allowed": True}
     assert await reviews.allows_path(ALICE, "get", "/metrics")
     [(path, spec)] = server.asked

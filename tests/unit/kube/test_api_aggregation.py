@@ -56,7 +56,7 @@ async def test_a_ca_that_is_gone_is_put_back() -> None:
         assert server.ca == b"one"
 
 
-async def test_a_replica_that_is_ahead_is_left_alone() -> None:
+async def test_ca_bundle_of_a_replica_that_is_ahead_is_not_overwritten() -> None:
     server = Server()
     service = ApiServiceBundle(server, within)
     await service.publish(b"one")
@@ -65,13 +65,13 @@ async def test_a_replica_that_is_ahead_is_left_alone() -> None:
     assert server.writes == [b"one"]
 
 
-async def test_before_there_is_a_ca_nothing_is_written() -> None:
+async def test_nothing_is_written_before_a_ca_is_published() -> None:
     server = Server(b"somebodys")
     await ApiServiceBundle(server, within).check()
     assert server.writes == []
 
 
-async def test_without_an_api_service_there_is_nothing_to_do() -> None:
+async def test_nothing_is_written_without_an_api_service() -> None:
     server = Server(None)
     service = ApiServiceBundle(server, within)
     await service.publish(b"one")
@@ -79,7 +79,7 @@ async def test_without_an_api_service_there_is_nothing_to_do() -> None:
     assert server.writes == []
 
 
-async def test_a_ca_that_could_not_be_written_is_said() -> None:
+async def test_failed_write_of_the_ca_raises_an_error() -> None:
     service = ApiServiceBundle(Server(fails=True), within)
     with pytest.raises(ClusterError):
         await service.publish(b"one")

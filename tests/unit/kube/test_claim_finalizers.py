@@ -31,7 +31,7 @@ class Server:
         return json.dumps({"metadata": meta}).encode()
 
 
-async def test_a_release_changes_a_claim_whose_owner_has_guessed_the_stamp() -> None:
+async def test_release_changes_a_claim_even_if_its_owner_guessed_the_stamp() -> None:
     server = Server({ANNOTATION_RELEASE: "7.1"})
     finalizers = ClaimFinalizers(cast("Client", server))
     versions = [await finalizers.stamp_release(REF, "7.1") for _ in range(2)]

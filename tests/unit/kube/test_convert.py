@@ -45,7 +45,7 @@ def managed(document: objects.PodObject) -> model.Pod:
     return event.pod
 
 
-def test_a_mirror_pod_is_told_by_what_its_node_writes() -> None:
+def test_mirror_pod_is_recognized_by_its_annotation() -> None:
     assert managed(pod(ONE_GPU, annotations={well_known.ANNOTATION_MIRROR: "x"})).mirror
     assert not managed(pod(ONE_GPU)).mirror
 
@@ -139,7 +139,7 @@ def test_a_pods_owner_is_its_controller_and_of_a_replica_set_the_deployment(
     assert managed(msgspec.convert(document, objects.PodObject)).owner == owner
 
 
-def test_pod_without_maps_says_so() -> None:
+def test_missing_labels_and_annotations_of_a_pod_are_recorded() -> None:
     plain = managed(pod(ONE_GPU))
     assert (plain.has_labels, plain.has_annotations, plain.selector) == (False, False, {})
     assert (plain.user, plain.release_annotation, plain.gates) == (model.UNKNOWN_USER, "", ())
@@ -172,7 +172,7 @@ def test_phase(written: str, phase: model.Phase) -> None:
     ],
     ids=["bound", "unbound", "finished", "exempt bound", "exempt unbound", "asks for 0"],
 )
-def test_other_pods_matter_only_for_their_room(
+def test_other_pods_are_observed_only_if_they_use_capacity(
     document: objects.PodObject, concerns_us: bool
 ) -> None:
     event = PODS.read(document, AT)
@@ -240,7 +240,7 @@ def test_only_the_word_false_protects_from_eviction(written: str) -> None:
     assert managed(pod(ONE_GPU, annotations=annotations)).preemptible
 
 
-def test_what_pods_repeat_is_kept_once() -> None:
+def test_equal_values_of_pods_are_stored_once() -> None:
     def another(uid: str) -> model.Pod:
         annotations = {
             well_known.ANNOTATION_SUBMITTER: "alice" + uid[:0],
@@ -265,7 +265,7 @@ def test_what_pods_repeat_is_kept_once() -> None:
     assert one.uid != other.uid
 
 
-def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
+def test_interning_keeps_values_distinct_and_is_bounded() -> None:
     shared = InterningPool()
     assert [shared.intern(0), shared.intern(False), shared.intern(0.0)] == [0, False, 0.0]
     assert [type(shared.intern(each)) for each in (0, False)] == [int, bool]
@@ -322,7 +322,7 @@ def test_required_affinity_to_named_nodes_is_read(
     assert managed(pod(ONE_GPU, affinity=affinity(*terms))).node_names == only
 
 
-def test_preferred_affinity_pins_nothing() -> None:
+def test_preferred_affinity_does_not_limit_the_nodes() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": on("n1")}]}
     assert managed(pod(ONE_GPU, affinity={"nodeAffinity": preferred})).node_names is None
     assert managed(pod(ONE_GPU, affinity={"podAffinity": {}})).node_names is None
@@ -347,7 +347,7 @@ NAMED = {"name": "a", "resourceClaimName": "shared"}
 MADE = {"name": "b", "resourceClaimTemplateName": "two"}
 
 
-def test_claims_are_found_by_name_and_generated_ones_by_the_pods_status() -> None:
+def test_claims_are_parsed_by_name_and_generated_ones_by_the_pod_status() -> None:
     found = [{"name": "b", "resourceClaimName": "p-b-x7"}]
     one = managed(claiming(NAMED, MADE, made=found))
     assert one.claims == (
@@ -357,18 +357,18 @@ def test_claims_are_found_by_name_and_generated_ones_by_the_pods_status() -> Non
     assert one.container_requests == {model.Resource("pods"): 1}
 
 
-def test_a_claim_not_generated_yet_has_no_name_and_one_not_needed_is_none() -> None:
+def test_ungenerated_claim_has_no_name_and_unneeded_claim_is_omitted() -> None:
     assert managed(claiming(MADE)).claims == (model.ClaimRef("b", "", generated=True),)
     assert managed(claiming(MADE, made=[{"name": "b"}])).claims == ()
 
 
-def test_a_pod_that_asks_for_a_device_class_by_name_is_read_whole() -> None:
+def test_pod_that_requests_a_device_class_by_name_is_managed() -> None:
     by_name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
     one = managed(pod({"limits": {by_name: "2"}}))
     assert one.container_requests == {by_name: 2, "pods": 1}
 
 
-def test_a_pod_without_claims_has_nothing_to_be_counted_later() -> None:
+def test_pod_without_claims_stores_no_container_requests() -> None:
     assert managed(pod(ONE_GPU)).container_requests is None
 
 
@@ -399,7 +399,7 @@ def test_pods_with_claims_in_exempt_namespaces_do_not_concern_us() -> None:
         ),
     ],
 )
-def test_a_gang_is_read_with_a_legible_size_only(
+def test_gang_is_parsed_only_with_a_valid_size(
     annotations: dict[str, str], gang: tuple[str, int]
 ) -> None:
     assert named_gang(annotations) == gang
@@ -408,7 +408,7 @@ def test_a_gang_is_read_with_a_legible_size_only(
     assert warned == (gang == ("", 1) and named == "train" and size != "1")
 
 
-def test_a_pod_is_read_as_one_of_its_gang() -> None:
+def test_gang_of_a_pod_is_parsed_from_its_annotations() -> None:
     document = pod(ONE_GPU, annotations={"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"})
     read = managed(document)
     assert (read.gang, read.gang_size) == ("train", 4)
@@ -423,7 +423,9 @@ def test_a_pod_is_read_as_one_of_its_gang() -> None:
         ({}, 0),
     ],
 )
-def test_a_pod_needs_the_memory_that_it_says(annotations: dict[str, str], needed: int) -> None:
+def test_pod_needs_the_memory_that_its_annotation_states(
+    annotations: dict[str, str], needed: int
+) -> None:
     assert managed(pod(ONE_GPU, annotations=annotations)).gpu_memory == needed
 
 

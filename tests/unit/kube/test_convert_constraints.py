@@ -53,7 +53,7 @@ NAME = NodeSelectorTerm((), (NodeSelectorRequirement("metadata.name", "In", ("n"
         (({"matchFields": [one("metadata.name", "NotIn", "n")]},), None, None),
     ],
 )
-def test_nodes_that_an_affinity_names_are_told_from_what_it_asks_of_them(
+def test_node_names_of_an_affinity_are_separated_from_its_other_terms(
     terms: tuple[dict[str, Any], ...],
     only: tuple[str, ...] | None,
     rest: tuple[NodeSelectorTerm, ...] | None,
@@ -64,7 +64,7 @@ def test_nodes_that_an_affinity_names_are_told_from_what_it_asks_of_them(
     assert (found_only, found) == (only, rest)
 
 
-def test_no_affinity_and_a_preferred_one_require_nothing() -> None:
+def test_missing_or_preferred_affinity_requires_nothing() -> None:
     assert read_affinity(None) == (None, None)
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": []}
     written = msgspec.convert({"nodeAffinity": preferred}, objects.AffinitySpec)
@@ -115,7 +115,7 @@ def conditions(pool: PoolView, *strays: str) -> dict[str, tuple[bool, str]]:
     return {each.condition_type: (each.is_true, each.message) for each in found}
 
 
-def test_the_status_of_a_pool_has_what_is_free_and_how_much_of_that_is_of_no_use() -> None:
+def test_pool_status_has_free_capacity_and_fragmentation() -> None:
     fields = pool_status(view(), (), 0.456).fields
     assert fields["free"] == {GPU: "2"}
     assert fields["fragmentation"] == "0.46"
@@ -131,7 +131,7 @@ def test_a_pool_names_the_nodes_that_another_has() -> None:
     assert not conditions(view())["Overlap"][0]
 
 
-def test_nodes_in_no_pool_are_told_in_every_pool() -> None:
+def test_nodes_in_no_pool_are_reported_in_every_pool() -> None:
     assert not conditions(view())["NodesLeftOut"][0]
     holds, message = conditions(view(), "lone")["NodesLeftOut"]
     assert holds

@@ -106,7 +106,9 @@ def test_a_pool_that_cannot_be_read_is_named_by_the_field(
 
 
 @pytest.mark.parametrize("status", [{}, {"capacity": {"nvidia.com/gpu": "many"}}])
-def test_what_no_leader_can_have_told_of_a_pool_is_not_known(status: dict[str, object]) -> None:
+def test_missing_or_invalid_capacity_in_the_pool_status_is_unknown(
+    status: dict[str, object],
+) -> None:
     document = {"metadata": {"name": "p"}, "status": status}
     assert (
         convert_custom.read_pool(msgspec.convert(document, objects.PoolObject), AT).status_capacity
@@ -189,7 +191,7 @@ def test_a_policy_by_another_name_does_not_count() -> None:
     assert policy("other", backfill=False) is None
 
 
-def test_a_half_life_of_nothing_can_be_divided_by() -> None:
+def test_half_life_of_zero_counts_as_one_millisecond() -> None:
     seen = policy(halfLife="0s")
     assert seen is not None
     assert seen.policy.half_life == 1

@@ -58,12 +58,12 @@ def test_requests_of_a_claim_are_read(
     assert read_claim({"name": "r", **request_}) == ResourceClaim("team-a", "c", (alternatives,))
 
 
-def test_a_request_of_an_unknown_kind_is_not_taken_for_nothing() -> None:
+def test_device_request_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(InvalidInput, match="kind that is not known"):
         read_claim({"name": "r", "sometime": {}})
 
 
-def test_a_claim_knows_the_pod_or_group_it_was_made_for() -> None:
+def test_claim_has_the_pod_or_group_that_controls_it() -> None:
     request = {"name": "r", "exactly": {"deviceClassName": "g"}}
     pod_owner = {"kind": "Pod", "uid": "u-1", "controller": True}
     assert read_claim(request, [pod_owner]).owner == "u-1"
@@ -116,7 +116,7 @@ def test_a_claim_with_too_many_conditions_may_get_any_device(request_: dict[str,
     assert {ask.tolerations for ask in asks} == {(Toleration(operator="Exists"),)}
 
 
-def test_a_claim_with_many_conditions_keeps_them() -> None:
+def test_claim_keeps_many_selectors_and_tolerations() -> None:
     selector = "device.attributes['gpu.example.com'].type == 'gpu'"
     [asks] = read_claim(conditions(selector, 8, 4)).requests
     assert {ask.selectors for ask in asks} == {(selector,) * 8}
@@ -159,9 +159,7 @@ def test_the_devices_of_a_claim_are_read_with_the_request_that_got_them() -> Non
 
 
 @pytest.mark.parametrize(("owner", "extended"), [("Pod", True), ("Job", False)])
-def test_only_a_claim_that_belongs_to_a_pod_is_one_for_its_extended_resources(
-    owner: str, extended: bool
-) -> None:
+def test_claim_for_extended_resources_must_belong_to_a_pod(owner: str, extended: bool) -> None:
     meta = {
         "name": "c",
         "annotations": {convert_devices.EXTENDED: "true"},
@@ -233,7 +231,7 @@ def test_a_slice_is_read_with_its_pool_and_devices() -> None:
     assert device.is_shared
 
 
-def test_one_and_true_are_different_attributes() -> None:
+def test_attributes_of_value_one_and_true_are_different() -> None:
     one, true = read_slice(
         devices=[
             {"name": "a", "attributes": {"x": {"int": 1}}},

@@ -26,9 +26,7 @@ def account(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("host", ["10.96.0.1", "fd00::1", "kubernetes.example"])
-def test_a_pod_reaches_the_api_server_that_the_client_library_finds(
-    account: Path, host: str
-) -> None:
+def test_address_in_a_pod_equals_that_of_the_client_library(account: Path, host: str) -> None:
     environment = POD | {"KUBERNETES_SERVICE_HOST": host}
     expected = Configuration()
     token, ca = str(account / "token"), str(account / "ca.crt")
@@ -71,7 +69,7 @@ def test_an_incomplete_service_account_is_reported(
 
 
 @pytest.mark.parametrize("missing", POD)
-def test_outside_a_pod_a_kubeconfig_is_asked_for(account: Path, missing: str) -> None:
+def test_missing_environment_of_a_pod_is_reported(account: Path, missing: str) -> None:
     environment = {name: value for name, value in POD.items() if name != missing}
     with pytest.raises(InvalidSettings, match="run in a pod"):
         credentials.api_server_in_pod(environment, account)

@@ -43,6 +43,6 @@ def test_every_depth_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("document", [b'"' * 1_000_001, b"[" * 2_000 + b"x" * 1_000_000])
-def test_time_is_linear_in_what_is_no_json(document: bytes) -> None:
+def test_time_is_linear_for_invalid_json(document: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(flattened(document))

@@ -83,7 +83,7 @@ def test_an_expression_has_the_answer_of_kube_scheduler(expression: str, answer:
         "semver('1.0.0')",
     ],
 )
-def test_a_value_that_is_not_a_boolean_matches_nothing(expression: str) -> None:
+def test_expression_without_a_boolean_value_matches_no_device(expression: str) -> None:
     assert DeviceSelectors().matches_of_user(expression, DRIVER, A100) in (False, None)
 
 

@@ -108,16 +108,16 @@ async def test_a_pod_without_our_gate_was_not_held() -> None:
     assert server.events == ["EnforcementFails"]
 
 
-async def test_a_webhook_that_cannot_be_called_is_told() -> None:
+async def test_unreachable_webhook_fails_the_check() -> None:
     away = ClusterUnavailable('POST: 500 failed calling webhook "hold.fairgate.io"')
     assert (await Tried(Server(POST=away), HOLD).look())[HOLD] == [False]
 
 
-async def test_a_namespace_that_is_gone_is_told() -> None:
+async def test_missing_namespace_fails_the_check() -> None:
     assert (await Tried(Server(POST=NOT_FOUND), HOLD).look())[HOLD] == [False]
 
 
-async def test_a_gate_that_can_be_taken_off_is_told() -> None:
+async def test_removable_gate_fails_the_check() -> None:
     assert (await Tried(Server(PATCH=[OWN_GATE]), RELEASE).look())[RELEASE] == [False]
 
 
@@ -126,38 +126,38 @@ async def test_a_refusal_by_a_webhook_is_as_good() -> None:
     assert (await Tried(Server(PATCH=said), RELEASE).look())[RELEASE] == [True]
 
 
-async def test_lack_of_rights_proves_nothing() -> None:
+async def test_refusal_by_missing_rights_fails_the_check() -> None:
     said = ClusterRefused('403 pods "fairgate-canary" is forbidden: User cannot patch', 403)
     assert (await Tried(Server(PATCH=said), RELEASE).look())[RELEASE] == [False]
 
 
 @pytest.mark.parametrize("method", ["POST", "OTHER", "GET", "PATCH"])
-async def test_an_outage_says_nothing(method: str) -> None:
+async def test_outage_fails_no_check(method: str) -> None:
     trials = await Tried(Server(**{method: OUTAGE})).look()
     assert False not in [each for results in trials.values() for each in results]
     assert sum(map(len, trials.values())) == 2
 
 
-async def test_the_pod_is_made_if_it_is_not_there() -> None:
+async def test_canary_pod_is_created_if_it_is_missing() -> None:
     server = Server(GET=NOT_FOUND, POST=[OWN_GATE, GATE])
     assert (await Tried(server, RELEASE).look())[RELEASE] == [True]
     assert server.asked == ["GET", "POST", "PATCH dry"]
     assert server.bodies["POST"]["spec"]["schedulingGates"] == [{"name": OWN_GATE}]
 
 
-async def test_where_another_replica_was_first_nothing_is_said() -> None:
+async def test_no_result_is_recorded_if_another_replica_was_first() -> None:
     assert await Tried(Server(GET=NOT_FOUND, POST=CONFLICT), RELEASE).look() == {}
     assert await Tried(Server(PATCH=NOT_FOUND), RELEASE).look() == {}
 
 
-async def test_a_pod_that_lost_our_gate_is_told_and_made_anew() -> None:
+async def test_canary_pod_without_its_gate_fails_the_check_and_is_deleted() -> None:
     server = Server(GET=[OWN_GATE])
     assert (await Tried(server, RELEASE).look())[RELEASE] == [False]
     assert server.asked == ["GET", "DELETE"]
     assert server.bodies["DELETE"]["preconditions"] == {"uid": "u"}
 
 
-async def test_a_change_is_told_once() -> None:
+async def test_change_to_failure_is_reported_once() -> None:
     server = Server(POST=[])
     tried = Tried(server, HOLD)
     for gates in ([], [], [GATE], [GATE], []):
@@ -167,7 +167,7 @@ async def test_a_change_is_told_once() -> None:
     assert server.events == ["EnforcementFails", "EnforcementFails"]
 
 
-async def test_nothing_is_tried_while_observing() -> None:
+async def test_mode_observe_sends_no_requests() -> None:
     server = Server(POST=[])
     tried = Tried(server)
     tried.observes = True
@@ -175,7 +175,7 @@ async def test_nothing_is_tried_while_observing() -> None:
     assert server.asked == []
 
 
-async def test_a_pod_for_another_scheduler_that_can_be_made_is_told() -> None:
+async def test_creatable_pod_of_another_scheduler_fails_the_check() -> None:
     assert (await Tried(Server(OTHER=[GATE]), CREATE).look())[CREATE] == [False]
     assert (await Tried(Server(OTHER=FORBIDDEN), CREATE).look())[CREATE] == [False]
 
@@ -241,7 +241,7 @@ async def test_the_second_layer_does_not_prove_the_first() -> None:
     assert tried.guarded.trials[RELEASE] == [True] * 4
 
 
-async def test_what_is_not_proven_in_time_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_enforcement_without_timely_proof_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     tried = Tried(Layered(webhook_until=9), RELEASE)
     assert await tried.canary.prove_enforcement()
     assert not await tried.canary.prove_enforcement()
@@ -278,7 +278,7 @@ async def test_a_canary_that_is_hurried_does_not_wait_for_its_turn() -> None:
         (["example.com/*"], "example.com/canary"),
     ],
 )
-def test_the_pod_asks_for_something_managed(managed: list[str], name: str) -> None:
+def test_canary_pod_requests_a_managed_resource(managed: list[str], name: str) -> None:
     assert probe_resource(managed) == name
 
 

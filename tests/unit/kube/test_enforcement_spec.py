@@ -46,7 +46,7 @@ def binding() -> Object:
     return document(BINDING, spec={"policyName": "p", "validationActions": ["Deny"]})
 
 
-def test_one_key_holds_many_documents() -> None:
+def test_one_key_can_contain_many_documents() -> None:
     stream = "---\n" + yaml.safe_dump_all([binding(), document(BINDING, "second", spec={})])
     found = read_documents({"b": stream, "a": yaml.safe_dump(hooks())})
     assert list(found) == [
@@ -74,7 +74,7 @@ def test_one_key_holds_many_documents() -> None:
         {"a": yaml.safe_dump(binding()), "b": yaml.safe_dump(binding())},
     ],
 )
-def test_what_is_not_whole_is_not_taken(data: dict[str, str] | None) -> None:
+def test_incomplete_documents_are_refused(data: dict[str, str] | None) -> None:
     with pytest.raises(InvalidInput, match="fairgate-enforcement"):
         read_documents(data)
 
@@ -88,7 +88,7 @@ def test_every_webhook_has_our_ca() -> None:
     assert normal == hooks()
 
 
-def test_observing_takes_the_teeth_and_no_more() -> None:
+def test_mode_observe_removes_only_the_denial() -> None:
     wanted = desired_object(hooks(), CA, denies=False)
     assert [each["failurePolicy"] for each in wanted["webhooks"]] == ["Ignore", "Ignore"]
     spec = desired_object(binding(), CA, denies=False)["spec"]
@@ -97,7 +97,7 @@ def test_observing_takes_the_teeth_and_no_more() -> None:
     assert desired_object(policy, CA, denies=False) == policy
 
 
-def test_what_others_add_to_metadata_is_no_difference() -> None:
+def test_metadata_of_other_clients_is_no_difference() -> None:
     live = copy.deepcopy(binding())
     live["metadata"] |= {"uid": "u", "labels": {"a": "b", "c": "d"}, "annotations": {"e": "f"}}
     live["status"] = {"observedGeneration": 1}
@@ -116,13 +116,13 @@ def test_what_others_add_to_metadata_is_no_difference() -> None:
         (lambda live: live.pop("spec"), "spec"),
     ],
 )
-def test_anything_else_is_a_difference_and_is_named(change: Any, where: str) -> None:
+def test_other_changes_are_differences_with_their_path(change: Any, where: str) -> None:
     live = binding()
     change(live)
     assert differences(live, binding()) == [where]
 
 
-def test_only_what_is_not_weakened_denies() -> None:
+def test_only_objects_that_mode_observe_weakens_can_be_denying() -> None:
     for item in (hooks(), binding()):
         assert is_denying(desired_object(item, CA, denies=True))
         assert not is_denying(desired_object(item, CA, denies=False))

@@ -196,7 +196,7 @@ async def test_an_upgrade_of_the_chart_during_a_round_is_no_failure(
 
 
 @pytest.mark.parametrize("requests", range(18))
-async def test_an_upgrade_at_any_moment_of_the_writes_ends_as_the_chart_says(
+async def test_chart_upgrade_at_any_time_during_the_writes_takes_effect(
     server: Server, kept: Kept, caplog: pytest.LogCaptureFixture, requests: int
 ) -> None:
     """It changes one object, deletes one, and deletes another one together with its document."""
@@ -237,7 +237,7 @@ async def test_an_upgrade_at_any_moment_of_the_writes_ends_as_the_chart_says(
     assert FAILURE not in [each.msg for each in caplog.records]
 
 
-async def test_a_config_map_that_goes_during_a_round_is_reported_once(
+async def test_config_map_deleted_during_a_round_is_reported_once(
     server: Server, kept: Kept
 ) -> None:
     """Each object that differs reads the ConfigMap before its write, all at the same time."""

@@ -96,7 +96,7 @@ async def test_an_event_without_a_message_reports_the_reason_of_the_moment_it_is
     assert board.messages == ["queued: 3 of 3"] * 2
 
 
-async def test_a_message_about_something_else_is_sent_beside_the_event_held() -> None:
+async def test_message_on_another_subject_is_sent_in_addition_to_the_held_event() -> None:
     board, reasons = Board(), {Uid("a"): "queued: 3 of 3"}
     announcer = PodAnnouncer(board, reasons.get, held_seconds=0.05)  # type: ignore[arg-type]
     announcer.emit(hold("a"))
@@ -105,7 +105,7 @@ async def test_a_message_about_something_else_is_sent_beside_the_event_held() ->
     assert board.messages == ["its reclaim was put off", "queued: 3 of 3"]
 
 
-async def test_a_pod_whose_event_waits_for_its_turn_gets_no_second_one() -> None:
+async def test_pod_with_a_queued_event_gets_no_second_event() -> None:
     board, reasons = Board(), {Uid(name): name for name in "ab"}
     announcer = PodAnnouncer(
         board,  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> No
     assert board.messages == ["a held", "b released"]
 
 
-async def test_what_does_not_fit_is_dropped_and_counted() -> None:
+async def test_events_beyond_the_capacity_are_dropped_and_counted() -> None:
     announcer = PodAnnouncer(Board(), nothing, capacity=2)  # type: ignore[arg-type]
     for name in "abcd":
         announcer.emit(tell(name))
@@ -170,7 +170,7 @@ def test_events_about_problems_are_warnings() -> None:
     assert warnings == {EventReason.REFUSED, EventReason.USELESS, EventReason.NODE_REFUSED}
 
 
-async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None:
+async def test_waiting_pods_beyond_the_capacity_share_one_event_per_namespace() -> None:
     board = Board()
     announcer = PodAnnouncer(board, nothing, capacity=2)  # type: ignore[arg-type]
     for name in "abcde":
@@ -203,7 +203,7 @@ async def test_the_shared_event_mentions_only_pods_that_still_wait() -> None:
     assert board.messages == ["a waits", "b waits"]
 
 
-def test_an_event_about_a_wait_names_the_command_that_tells_more() -> None:
+def test_event_about_a_wait_names_the_command_for_details() -> None:
     command = "; more: kubectl fairgate why p -n default"
     assert event_body(tell("p", "it waits"))["message"] == f"it waits{command}"
     long = event_body(tell("p", "x" * 2_000, EventReason.HELD))["message"]

@@ -113,21 +113,21 @@ def test_a_login_that_no_program_supports_any_more_is_refused(tmp_path: Path) ->
         )
 
 
-def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path) -> None:
+def test_invalid_kubeconfig_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("[]")
     with pytest.raises(InvalidSettings, match="cannot be used"):
         kubeconfig_files.find_caller(named(tmp_path / "a"), {})
 
 
 @pytest.mark.parametrize("answer", ["exit 1", "echo nonsense"])
-async def test_a_plugin_that_gives_nothing_is_not_passed_over(tmp_path: Path, answer: str) -> None:
+async def test_plugin_without_a_credential_is_reported(tmp_path: Path, answer: str) -> None:
     plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh"}
     file = kubeconfig(tmp_path / "a", exec=plugin | {"args": ["-c", answer]})
     with pytest.raises(InvalidSettings, match="its plugin sh gave neither token nor certificate"):
         await kubeconfig_files.load_api_server(named(file))
 
 
-async def test_a_plugin_that_gives_a_token_is_believed(tmp_path: Path) -> None:
+async def test_token_of_a_plugin_is_used(tmp_path: Path) -> None:
     version = "client.authentication.k8s.io/v1"
     said = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "abc"}}
     plugin = {"apiVersion": version, "command": "echo", "args": [json.dumps(said)]}

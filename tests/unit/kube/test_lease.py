@@ -60,7 +60,7 @@ async def test_errors_are_survived_until_validity_ends(
     assert asyncio.get_running_loop().time() - begun > DURATION / 2
 
 
-async def test_short_outage_costs_nothing(leases: Leases, leader: LeaseLeadership) -> None:
+async def test_leadership_survives_a_short_outage(leases: Leases, leader: LeaseLeadership) -> None:
     before = leases.stored[PATH]["metadata"]["resourceVersion"]
     leases.silent = True
     with pytest.raises(TimeoutError):
@@ -85,7 +85,7 @@ async def test_lost_replies_are_not_taken_for_another_leader(
 
 
 @pytest.mark.parametrize("how", ["edited", "deleted"])
-async def test_holder_notices_that_the_lease_is_not_its_own(
+async def test_leadership_ends_if_the_lease_is_edited_or_deleted(
     leases: Leases, leader: LeaseLeadership, how: str
 ) -> None:
     if how == "edited":

@@ -70,14 +70,14 @@ async def test_lease_is_renewed_while_the_event_loop_is_blocked(rig: Rig) -> Non
     await rig.lead.release_lease()
 
 
-async def test_process_that_makes_no_progress_loses_the_lease(rig: Rig) -> None:
+async def test_process_without_progress_loses_the_lease(rig: Rig) -> None:
     await rig.lead.acquire()
     rig.progresses = False
     await rig.lead.wait_until_lost()
     assert rig.lead.seconds_left() <= 0
 
 
-async def test_nothing_may_be_sent_once_the_lease_is_given_up(rig: Rig) -> None:
+async def test_lease_is_invalid_as_soon_as_its_release_begins(rig: Rig) -> None:
     await rig.lead.acquire()
     giving = asyncio.create_task(rig.lead.release_lease())
     await asyncio.sleep(0)

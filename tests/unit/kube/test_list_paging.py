@@ -29,19 +29,19 @@ def test_pages_are_short_while_many_objects_are_large() -> None:
     assert listed(large=MOST_LARGE + 1).limit == SMALL_PAGE
 
 
-def test_large_objects_that_are_gone_count_no_more() -> None:
+def test_deleted_large_objects_no_longer_count() -> None:
     paging = listed(large=MOST_LARGE + 1)
     paging.remove("0")
     assert paging.limit == PAGE
 
 
-def test_large_objects_that_shrink_count_no_more() -> None:
+def test_large_objects_that_shrink_no_longer_count() -> None:
     paging = listed(large=MOST_LARGE + 1)
     paging.record_size("0", LARGE_BYTES - 1)
     assert paging.limit == PAGE
 
 
-def test_large_objects_that_a_list_lacks_count_no_more() -> None:
+def test_large_objects_missing_from_a_list_no_longer_count() -> None:
     paging = listed(large=MOST_LARGE + 1)
     paging.record_list({"0"})
     assert paging.limit == PAGE

@@ -79,7 +79,7 @@ async def complete(twins: Twins) -> None:
             await asyncio.sleep(0)
 
 
-async def test_all_twins_are_made_before_it_calls_itself_complete() -> None:
+async def test_all_twins_are_created_before_completion_is_reported() -> None:
     server = Server(HIGH)
     async with keeping(server) as twins:
         assert not twins.is_complete
@@ -89,7 +89,7 @@ async def test_all_twins_are_made_before_it_calls_itself_complete() -> None:
     assert server.classes["fairgate-high"].value == 1000
 
 
-async def test_nothing_is_written_before_the_list_is_whole() -> None:
+async def test_nothing_is_written_before_the_list_is_complete() -> None:
     server = Server()
     twins = server.twins = Twins(server, Heard())  # type: ignore[arg-type]
     running = asyncio.create_task(twins.maintain_twins())
@@ -101,7 +101,7 @@ async def test_nothing_is_written_before_the_list_is_whole() -> None:
     assert not twins.is_complete
 
 
-async def test_what_it_hears_it_passes_on() -> None:
+async def test_received_events_are_forwarded() -> None:
     heard = Heard()
     async with keeping(Server(HIGH), heard) as twins:
         await complete(twins)
@@ -111,7 +111,7 @@ async def test_what_it_hears_it_passes_on() -> None:
     ]
 
 
-async def test_a_twin_made_by_another_replica_is_no_error() -> None:
+async def test_twin_created_by_another_replica_is_no_error() -> None:
     server = Server(HIGH)
     server.answers = [ClusterRefused("there is one", 409), ClusterRefused("there is one", 409)]
     async with keeping(server) as twins:
@@ -122,7 +122,7 @@ async def test_a_twin_made_by_another_replica_is_no_error() -> None:
     assert server.written == []
 
 
-async def test_a_class_made_anew_with_another_value_gets_a_new_twin() -> None:
+async def test_class_recreated_with_another_value_gets_a_new_twin() -> None:
     server = Server(HIGH, TWIN)
     async with keeping(server) as twins:
         await complete(twins)
@@ -142,7 +142,7 @@ async def test_an_outage_is_waited_out() -> None:
     assert set(server.classes) == {"high", "fairgate-high", NO_CLASS_TWIN}
 
 
-def test_a_class_is_read_with_what_matters_of_it() -> None:
+def test_class_is_parsed_with_value_owner_and_preemption_policy() -> None:
     labels = {"app.kubernetes.io/managed-by": "fairgate"}
     meta = objects.Metadata(name="fairgate-high", uid="u-twin", labels=labels)
     item = objects.PriorityClassObject(meta, 1000, preemption_policy="Never")

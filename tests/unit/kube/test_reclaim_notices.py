@@ -52,7 +52,7 @@ async def test_a_notice_is_an_annotation_and_a_condition_of_this_very_pod() -> N
     assert condition["message"] == f"Fairgate evicts this pod at {ends}: because"
 
 
-async def test_responders_are_asked_by_an_eviction_request_where_the_api_exists() -> None:
+async def test_responders_get_an_eviction_request_if_the_api_exists() -> None:
     requests = Requests(POST=404)  # as an API server without this group answers
 
     await notifier(requests).give_notice(

@@ -67,7 +67,7 @@ async def tell(script: Script, last: str, timing: Timing = QUICK) -> list[str]:
         return story(sink)
 
 
-async def test_pages_are_one_list() -> None:
+async def test_all_pages_of_a_list_are_read_before_the_source_is_fresh() -> None:
     script = Script([page(tenant("a"), more="x"), page(tenant("b"))], [])
     assert await tell(script, "fresh") == ["+a", "+b", "fresh"]
     assert [query.get("continue") for query in script.queries] == [None, "x"]
@@ -87,7 +87,7 @@ async def test_list_that_breaks_off_begins_again() -> None:
     [ClusterRefused("too old", 410), [line("ERROR", GONE_STATUS)]],
     ids=["refused", "told on the stream"],
 )
-async def test_lost_history_makes_a_new_list_and_finds_what_is_gone(first: Any) -> None:
+async def test_lost_history_starts_a_new_list_and_reports_deleted_objects(first: Any) -> None:
     script = Script([page(tenant("a"), tenant("b")), page(tenant("b"))], [first])
     async with heard(script) as sink:
         await sink.until(lambda _: story(sink)[-2:] == ["-a", "fresh"])
@@ -113,7 +113,7 @@ async def test_unreachable_server_makes_the_source_stale_until_a_new_list() -> N
         await sink.until(lambda _: story(sink) == ["+a", "fresh", "stale", "+a", "fresh"])
 
 
-async def test_the_silence_of_the_quietest_watch_is_told() -> None:
+async def test_seconds_since_data_grow_while_a_watch_is_silent() -> None:
     script = Script([page(tenant("a"))], [[FOREVER]])
     async with following(script) as (watch, sink):
         await sink.until(lambda _: story(sink)[-1] == "fresh")
@@ -125,7 +125,7 @@ async def test_the_silence_of_the_quietest_watch_is_told() -> None:
     assert sources.RunningWatches([]).seconds_since_data() == 0
 
 
-async def test_the_silence_of_a_stale_watch_is_told_until_it_is_fresh() -> None:
+async def test_seconds_stale_are_positive_only_while_a_watch_is_stale() -> None:
     refused = [ClusterUnavailable("refused")] * 1000
     script = Script([page(tenant("a")), *refused], list(refused))
     async with following(script, Timing(backoff=(0.01, 0.02), outage=0.1)) as (watch, sink):
@@ -170,7 +170,7 @@ def _deepened(document: bytes) -> bytes:
     return document.replace(b'"DEEP"', b'[{"f:":' * 4_900 + b"{}" + b"}]" * 4_900)
 
 
-async def test_object_that_became_unreadable_stays_as_it_was() -> None:
+async def test_object_that_became_invalid_keeps_its_last_valid_state() -> None:
     script = Script(
         [page(tenant("a")), page(tenant("a", weight="many"), tenant("b"))],
         [[line("ERROR", GONE_STATUS)]],
@@ -180,7 +180,7 @@ async def test_object_that_became_unreadable_stays_as_it_was() -> None:
         assert "-a" not in story(sink)
 
 
-async def test_a_reader_that_fails_at_one_object_skips_it(
+async def test_object_that_fails_to_parse_is_skipped_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     script = Script([page(tenant("a"), tenant("bad"), tenant("c"))], [[FOREVER]])
@@ -302,7 +302,7 @@ async def test_defect_in_the_sink_does_not_end_the_watch() -> None:
 
 
 @pytest.mark.parametrize("more", ["", "x"])
-async def test_what_a_list_shows_while_catching_up_is_not_taken_for_having_been_followed(
+async def test_list_read_during_catch_up_makes_the_source_stale_first(
     more: str,
 ) -> None:
     """A pod created and released meanwhile is first seen without a gate."""
@@ -330,7 +330,7 @@ class Counting(Heard):
         await super().put(event)
 
 
-async def test_the_next_page_is_asked_for_while_this_one_is_taken_in() -> None:
+async def test_next_page_is_requested_while_the_current_page_is_processed() -> None:
     script = Script([page(tenant("a"), tenant("b"), more="x"), page(tenant("c"))], [])
     async with following(script, sink=Counting(script)) as (_, sink):
         await sink.until(lambda event: isinstance(event, SourceFresh))
@@ -339,7 +339,7 @@ async def test_the_next_page_is_asked_for_while_this_one_is_taken_in() -> None:
         assert story(sink) == ["+a", "+b", "+c", "fresh"]
 
 
-async def test_watch_that_brought_nothing_pauses_before_the_next_try(
+async def test_watch_without_events_pauses_before_the_next_try(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     script = Script([page()], [[]] * 5)

@@ -131,7 +131,7 @@ async def test_an_unknown_kind_is_not_read(submitters: KubeSubmitters, server: A
     assert server.asked == []
 
 
-async def test_a_strange_name_stays_one_part_of_the_path(
+async def test_owner_name_is_escaped_to_one_path_segment(
     submitters: KubeSubmitters, server: ApiServer
 ) -> None:
     assert await submitters.submitter_of("a", OwnerRef("v1", "Pod", "../x?y", "u")) is None

@@ -49,7 +49,7 @@ async def stored() -> Stored:
     return found
 
 
-async def test_an_edition_is_of_the_spec_and_of_this_very_object() -> None:
+async def test_edition_consists_of_uid_and_generation() -> None:
     found = await stored()
     assert (found.edition, found.version) == ("u-1-4", "77")
 
@@ -81,7 +81,7 @@ async def test_an_object_without_annotations_gets_them_all() -> None:
     }
 
 
-async def test_what_is_made_names_its_author() -> None:
+async def test_created_object_is_annotated_with_its_author() -> None:
     client = Wire([FOUND])
     await KubeResources(client).write("tenants", "new", {}, "alice", None, dry_run=True)
     (sent,) = client.sent
@@ -93,7 +93,7 @@ async def test_what_is_made_names_its_author() -> None:
     assert ("dryRun", "All") in sent["query"]
 
 
-async def test_a_deletion_is_of_what_was_read_and_nothing_newer() -> None:
+async def test_deletion_requires_the_uid_and_resource_version_that_were_read() -> None:
     client = Wire([{"kind": "Status"}])
     assert await KubeResources(client).delete("tenants", await stored(), "alice")
     assert client.sent[0]["body"]["preconditions"] == {"uid": "u-1", "resourceVersion": "77"}
@@ -104,7 +104,7 @@ async def test_a_deletion_is_of_what_was_read_and_nothing_newer() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 409])
-async def test_a_race_that_is_lost_writes_nothing(status: int) -> None:
+async def test_write_or_deletion_that_lost_a_race_changes_nothing(status: int) -> None:
     before = await stored()
     resources = KubeResources(Wire([refused(status, "no"), refused(status, "no")]))
     assert await resources.write("tenants", "team a", {}, "alice", before) is None
@@ -116,7 +116,7 @@ async def test_a_race_that_is_lost_writes_nothing(status: int) -> None:
     [(422, WriteRefused), (403, WriteRefused), (400, WriteRefused), (413, WriteRefused),
      (401, ClusterRefused), (429, ClusterRefused)],
 )  # fmt: skip
-async def test_what_was_judged_is_told_apart_from_what_was_not(
+async def test_only_refusals_of_the_object_itself_raise_write_refused(
     status: int, kind: type[ClusterRefused]
 ) -> None:
     resources, before = KubeResources(Wire([refused(status, "no")])), await stored()
@@ -125,13 +125,13 @@ async def test_what_was_judged_is_told_apart_from_what_was_not(
     assert type(caught.value) is kind
 
 
-async def test_a_write_without_an_answer_stays_unknown() -> None:
+async def test_write_without_a_response_raises_cluster_unavailable() -> None:
     resources, before = KubeResources(Wire([ClusterUnavailable("no answer")])), await stored()
     with pytest.raises(ClusterUnavailable):
         await resources.write("tenants", "team a", {}, "alice", before)
 
 
-async def test_what_is_no_object_is_no_answer() -> None:
+async def test_answer_that_is_no_valid_object_raises_cluster_unavailable() -> None:
     for answer in ({}, [], {"metadata": {"name": "x"}}, 7):
         with pytest.raises(ClusterUnavailable):
             await KubeResources(Wire([answer])).read("tenants", "x")
@@ -158,7 +158,7 @@ async def test_what_is_no_object_is_no_answer() -> None:
         ("anything else", "anything else."),
     ],
 )
-def test_noise_is_left_out_of_what_the_api_server_says(said: str, kept: str) -> None:
+def test_messages_of_the_api_server_are_shortened_to_field_and_reason(said: str, kept: str) -> None:
     assert plain_message(said) == kept
 
 

@@ -119,7 +119,9 @@ def test_a_wide_table_reads_as_it_did(name: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_narrow_terminal_is_kept_to(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_fits_a_narrow_terminal(
+    name: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "72")
     told = run(*LINES[name])
     assert max(len(line) for line in told[1].splitlines()) <= 72
@@ -127,7 +129,7 @@ def test_a_narrow_terminal_is_kept_to(name: str, run: Run, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_json_and_yaml_are_what_the_api_said(name: str, rest: Rest, run: Run) -> None:
+def test_json_and_yaml_output_equal_the_api_response(name: str, rest: Rest, run: Run) -> None:
     code, out, _ = run(*LINES[name], "-o", "json")
     as_yaml = run(*LINES[name], "-o", "yaml")[1]
     asked = rest.asked[-1]
@@ -174,13 +176,13 @@ EMPTY: dict[str, tuple[str, BaseModel]] = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_nothing_to_show_is_a_sentence(name: str, rest: Rest, run: Run) -> None:
+def test_empty_result_is_reported_as_a_sentence(name: str, rest: Rest, run: Run) -> None:
     route, answer = EMPTY[name]
     rest.answers[route] = answer
     hold(f"{name}-empty", run(*LINES[name]))
 
 
-def test_a_gang_and_a_released_pod_are_told_as_such(rest: Rest, run: Run) -> None:
+def test_why_shows_a_gang_and_a_released_pod(rest: Rest, run: Run) -> None:
     route = "GET /workloads/team-a/train-7"
     rest.answers[route] = answers.workload(gang="train", pods=4)
     hold("why-gang", run(*LINES["why"]))
@@ -190,18 +192,18 @@ def test_a_gang_and_a_released_pod_are_told_as_such(rest: Rest, run: Run) -> Non
     hold("why-released", run(*LINES["why"]))
 
 
-def test_an_estimate_that_has_passed_is_not_told_as_one(rest: Rest, run: Run) -> None:
+def test_estimate_in_the_past_is_shown_as_any_moment(rest: Rest, run: Run) -> None:
     past = schemas.EstimateShown(p50=30, p90=50, at=answers.NOW.replace(hour=11))
     rest.answers["GET /workloads/team-a/train-7"] = answers.workload(estimate=past)
     assert "any moment" in run(*LINES["why"])[1]
 
 
-def test_lost_detail_is_said(rest: Rest, run: Run) -> None:
+def test_lost_detail_is_reported(rest: Rest, run: Run) -> None:
     rest.answers["GET /usage"] = answers.usage(lost=True)
     hold("usage-lost", run(*LINES["usage"]))
 
 
-def test_csv_goes_through_as_it_comes(rest: Rest, run: Run) -> None:
+def test_csv_is_printed_unchanged(rest: Rest, run: Run) -> None:
     csv = "tenant,nvidia.com/gpu\r\nteam-a,144000.123\r\n"
     rest.answers["GET /usage"] = Reply(200, csv, "text/csv")
     assert run("usage", "-o", "csv") == (0, csv, "")
@@ -209,7 +211,7 @@ def test_csv_goes_through_as_it_comes(rest: Rest, run: Run) -> None:
     assert run("usage", "-o", "csv", "--limit", "3")[0] == 2
 
 
-def test_every_page_is_read_and_no_more_than_was_asked_for(rest: Rest, run: Run) -> None:
+def test_all_pages_are_read_up_to_the_limit(rest: Rest, run: Run) -> None:
     rest.page = 1
     whole = run("queue", "team-a")
     assert [each.query.get("continue") for each in rest.asked] == [None, "1", "2", "3"]
@@ -222,7 +224,7 @@ def test_every_page_is_read_and_no_more_than_was_asked_for(rest: Rest, run: Run)
     assert [len(each["items"]) for each in every["items"]] == [0, 1]
 
 
-def test_a_queue_may_be_that_of_one_user(rest: Rest, run: Run) -> None:
+def test_queue_can_be_filtered_by_user(rest: Rest, run: Run) -> None:
     run("queue", "team-a", "--user", "bob")
     assert rest.asked[-1].query["user"] == "bob"
 
@@ -238,7 +240,9 @@ def test_a_queue_may_be_that_of_one_user(rest: Rest, run: Run) -> None:
         ("weights", "set", "team-a", "2", "--user", ""),
     ],
 )
-def test_an_empty_name_asks_nothing(rest: Rest, run: Run, words: tuple[str, ...]) -> None:
+def test_empty_or_invalid_name_is_refused_without_a_request(
+    rest: Rest, run: Run, words: tuple[str, ...]
+) -> None:
     code, out, err = run(*words)
     assert (code, out, rest.asked) == (2, "", [])
     assert "A name is empty; write it" in err or "'..' is not a name" in err
@@ -273,7 +277,7 @@ def test_an_empty_list_names_its_filter(rest: Rest, run: Run) -> None:
         (("queue", "team-a"), "GET /tenants/team-a/queue", "Your own pods: kubectl fairgate mine."),
     ],
 )
-def test_a_refusal_names_what_the_caller_may_read(
+def test_refusal_names_a_command_that_the_caller_may_use(
     words: tuple[str, ...], path: str, advice: str, rest: Rest, run: Run
 ) -> None:
     rest.refuse(path, 403, "bob may not do this.")
@@ -283,7 +287,7 @@ def test_a_refusal_names_what_the_caller_may_read(
     assert err.endswith(f"{advice}\n")
 
 
-def test_old_data_are_said_to_be_old(rest: Rest, run: Run) -> None:
+def test_old_data_are_reported_with_their_age(rest: Rest, run: Run) -> None:
     rest.headers["Fairgate-Age"] = "42.5"
     assert run("tenants")[2] == (
         "fairgate: this is as of 42 s ago; Fairgate has seen nothing newer.\n"
@@ -298,14 +302,14 @@ def test_a_warning_of_the_api_is_printed(rest: Rest, run: Run) -> None:
         assert run(*line)[2] == "fairgate: No controller leads.\n"
 
 
-def test_the_token_is_sent_and_nothing_else(rest: Rest, run: Run) -> None:
+def test_token_is_sent_without_impersonation_headers(rest: Rest, run: Run) -> None:
     run("tenants", "--token", "bobs")
     asked = rest.asked[-1]
     assert asked.headers["authorization"] == "Bearer bobs"
     assert not [name for name in asked.headers if name.startswith(("impersonate", "x-remote"))]
 
 
-def test_names_are_one_segment_of_the_path(rest: Rest, run: Run) -> None:
+def test_user_name_is_escaped_to_one_path_segment(rest: Rest, run: Run) -> None:
     name = "ci/bot?x=1"
     rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.stored()
     code, out, _ = run("weights", "set", "team-a", "--user", name, "2")
@@ -323,7 +327,7 @@ def test_a_tenant_is_weighed(rest: Rest, run: Run) -> None:
     assert as_json == answers.stored("3").model_dump(mode="json", by_alias=True)
 
 
-def test_a_dry_run_tells_whose_share_would_change(rest: Rest, run: Run) -> None:
+def test_dry_run_shows_the_users_with_a_changed_share(rest: Rest, run: Run) -> None:
     route, line = "PUT /tenants/team-a/users/bob/weight", ("set", "team-a", "--user", "bob", "2")
     rest.answers[route] = answers.change()
     hold("weights-set-dry-run", run("weights", *line, "--dry-run"))
@@ -332,7 +336,7 @@ def test_a_dry_run_tells_whose_share_would_change(rest: Rest, run: Run) -> None:
     hold("weights-set-dry-run-empty", run("weights", *line, "--dry-run"))
 
 
-def test_what_if_asks_for_what_was_written(rest: Rest, run: Run) -> None:
+def test_simulate_sends_the_weights_and_hours_of_the_command_line(rest: Rest, run: Run) -> None:
     line = ("--weight", "team-a=3", "--user", "team-a/a=b=2", "--user", "team-a/c/d=0.5")
     assert run("simulate", *line, "--hours", "8")[0] == 0
     assert schemas.WhatIf.model_validate(rest.asked[-1].body) == schemas.WhatIf(
@@ -340,14 +344,14 @@ def test_what_if_asks_for_what_was_written(rest: Rest, run: Run) -> None:
     )
 
 
-def test_a_change_that_moves_nothing_between_tenants_is_told_so(rest: Rest, run: Run) -> None:
+def test_simulation_without_effect_between_tenants_is_reported(rest: Rest, run: Run) -> None:
     same = answers.simulation()
     same.tenants = [each.model_copy(update={"then": each.now}) for each in same.tenants]
     rest.answers["POST /simulations"] = same
     assert run(*LINES["simulate"])[1].endswith("\nBetween tenants nothing would change.\n")
 
 
-def test_usage_asks_for_what_was_written(rest: Rest, run: Run) -> None:
+def test_usage_sends_the_grouping_and_times_of_the_command_line(rest: Rest, run: Run) -> None:
     run("usage", "--by", "user,node", "--from", "2026-02-01T08:00+01:00", "--to", "1d2h")
     query = rest.asked[-1].query
     assert query["by"] == "user,node"
@@ -376,7 +380,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_told_in_a_sentence(name: str, rest: Rest, run: Run) -> None:
+def test_wrong_input_is_refused_in_a_sentence_without_a_request(
+    name: str, rest: Rest, run: Run
+) -> None:
     hold(f"wrong-{name}", run(*WRONG[name]))
     assert rest.asked == []
 
@@ -385,27 +391,29 @@ def test_wrong_input_is_told_in_a_sentence(name: str, rest: Rest, run: Run) -> N
     ("status", "code"),
     list({400: 2, 401: 1, 403: 1, 404: 2, 409: 1, 412: 1, 422: 2, 429: 3, 500: 4, 503: 3}.items()),
 )
-def test_the_exit_code_tells_what_a_problem_is(
+def test_exit_code_follows_from_the_http_status(
     status: int, code: int, rest: Rest, run: Run
 ) -> None:
     rest.refuse("GET /pools", status, "This is\nwhy.")
     assert run("pools") == (code, "", "fairgate: This is why.\n")
 
 
-def test_who_may_not_list_tenants_is_told_to_name_one(rest: Rest, run: Run) -> None:
+def test_caller_without_the_right_to_list_tenants_is_advised_to_name_one(
+    rest: Rest, run: Run
+) -> None:
     sentence = "alice may not list tenants.fairgate.io; ask a cluster administrator."
     rest.refuse("GET /tenants", 403, sentence)
     hold("queues-refused", run("queue"))
 
 
-def test_queues_that_one_may_not_see_are_named_and_the_others_shown(rest: Rest, run: Run) -> None:
+def test_hidden_queues_are_named_and_the_others_are_shown(rest: Rest, run: Run) -> None:
     rest.refuse("GET /tenants/research/queue", 403, "alice may not get tenants/queue.")
     code, out, err = run("queue")
     assert (code, out.count("team-a/train")) == (0, 3)
     assert err == "fairgate: you may not see the queue of research; others are shown.\n"
 
 
-def test_what_is_not_fairgate_is_told_so(rest: Rest, run: Run) -> None:
+def test_response_that_is_not_from_fairgate_is_reported(rest: Rest, run: Run) -> None:
     rest.answers["GET /pools"] = Reply(200, "<html>", "text/html")
     hold("not-json", run("pools"))
     rest.answers["GET /pools"] = Reply(302, "", "text/html")
@@ -413,7 +421,7 @@ def test_what_is_not_fairgate_is_told_so(rest: Rest, run: Run) -> None:
     assert (code, "see whether --server names" in err) == (1, True)
 
 
-def test_a_read_waits_if_it_is_told_to_and_a_write_does_not(rest: Rest, run: Run) -> None:
+def test_read_is_retried_after_429_and_write_is_not(rest: Rest, run: Run) -> None:
     rest.refuse("GET /pools", 429, "Ask less often.")
     rest.refuse("PUT /tenants/team-a/weight", 429, "Ask less often.")
     busy = rest.answers["GET /pools"]
@@ -427,7 +435,7 @@ def test_a_read_waits_if_it_is_told_to_and_a_write_does_not(rest: Rest, run: Run
     assert run("pools") == (3, "", "fairgate: Ask less often.\n")
 
 
-def test_nobody_there_exits_with_3(run: Run) -> None:
+def test_unreachable_server_exits_with_3(run: Run) -> None:
     code, out, err = run("pools", server="http://127.0.0.1:1")
     assert (code, out) == (3, "")
     assert err == (
@@ -437,18 +445,20 @@ def test_nobody_there_exits_with_3(run: Run) -> None:
 
 
 @pytest.mark.parametrize("server", ["http://fairgate.example", "fairgate.example", "https://h/v1"])
-def test_a_token_is_not_sent_in_the_clear_or_to_what_is_no_url(server: str, run: Run) -> None:
+def test_token_is_not_sent_over_http_or_to_an_invalid_url(server: str, run: Run) -> None:
     code, _, err = run("pools", server=server)
     assert (code, err.startswith(f"fairgate: --server {server} ")) == (2, True)
 
 
-def test_without_a_token_it_says_how_to_get_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_token_is_reported_with_the_way_to_get_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FAIRGATE_TOKEN")
     code, _, err = run("pools")
     assert (code, "kubectl create token" in err) == (2, True)
 
 
-def test_why_prints_the_rule_by_which_another_goes_first(run: Run) -> None:
+def test_why_prints_the_rule_by_which_another_tenant_is_first(run: Run) -> None:
     _, out, _ = run("why", "train-7", "-n", "team-a")
     assert "tenant team-b has the lower score: 0.125 against 0.3125 of team-a\n" in out
 
@@ -522,7 +532,7 @@ def test_names_are_printed_as_kind_and_name(name: str, run: Run) -> None:
     assert (code, out.splitlines()[0]) == (0, NAMES[name])
 
 
-def test_a_format_that_a_result_cannot_have_is_told_before_a_write(rest: Rest, run: Run) -> None:
+def test_format_that_a_result_does_not_have_is_refused_before_a_write(rest: Rest, run: Run) -> None:
     assert run("usage", "-o", "name") == (
         2,
         "",
@@ -534,7 +544,7 @@ def test_a_format_that_a_result_cannot_have_is_told_before_a_write(rest: Rest, r
     assert err.endswith("'csv' is not one of 'table', 'wide', 'json', 'yaml'.\n")
 
 
-def test_quotas_of_a_tenant_have_its_users_also_those_who_only_wait(rest: Rest, run: Run) -> None:
+def test_quotas_of_a_tenant_list_users_with_only_pending_pods_too(rest: Rest, run: Run) -> None:
     found = answers.users()
     found.items.append(schemas.UserShown(name="carol", weight="1", used={}, pending=79))
     rest.answers["GET /tenants/team-a/users"] = found
@@ -545,7 +555,7 @@ def test_quotas_of_a_tenant_have_its_users_also_those_who_only_wait(rest: Rest, 
     assert err == "fairgate: you may not see the users of team-a; its own quotas are shown.\n"
 
 
-def test_quotas_of_the_past_are_asked_for_at_a_time(rest: Rest, run: Run) -> None:
+def test_quotas_at_a_past_time_are_requested_in_utc(rest: Rest, run: Run) -> None:
     run("quotas", "--at", "2026-02-01T08:00+01:00")
     assert rest.asked[-1].query["at"] == "2026-02-01T07:00:00Z"
     assert run("quotas", "team-a", "--at", "1h")[0] == 2
@@ -576,7 +586,7 @@ def test_entries_are_filtered(
     assert [each["type"] for each in json.loads(out)["items"]] == types
 
 
-def test_a_changed_list_names_what_it_gained_and_lost() -> None:
+def test_changed_list_shows_added_and_removed_names() -> None:
     lists = {"pools": {"added": "a, b", "removed": "c"}, "weight": {"before": "1", "after": "2"}}
     facts = {"kind": "Tenant", "did": "changed", "fields": lists}
     assert audit_entries.detail({"type": "changed", "facts": facts}, False) == (
@@ -584,7 +594,7 @@ def test_a_changed_list_names_what_it_gained_and_lost() -> None:
     )
 
 
-def test_a_list_that_was_cut_off_says_so(rest: Rest, run: Run) -> None:
+def test_truncated_list_is_reported(rest: Rest, run: Run) -> None:
     _, out, err = run(*AUDIT, "--limit", "1", "-o", "json")
     assert (len(json.loads(out)["items"]), json.loads(out)["more"]) == (1, True)
     assert err == (
@@ -594,7 +604,7 @@ def test_a_list_that_was_cut_off_says_so(rest: Rest, run: Run) -> None:
     assert (json.loads(out)["more"], err) == (False, "")
 
 
-def test_older_parts_are_read_until_there_are_enough_entries(rest: Rest, run: Run) -> None:
+def test_older_parts_of_the_audit_log_are_read_until_the_limit(rest: Rest, run: Run) -> None:
     full = rest.answers["GET /audit"]
     rest.answers["GET /audit"] = [Reply(200, "", "text/plain"), full, full]
     _, out, _ = run(*AUDIT, "--tenant", "team-a", "--limit", "2", "-o", "json")
@@ -668,7 +678,7 @@ def test_csv_of_usage_has_no_head_without_headers(rest: Rest, run: Run) -> None:
     ("words", "rows"),
     [(("-n", "team-a"), 4), (("-n", "other"), 0), (("-n", "other", "-A"), 4), (("-A",), 4)],
 )
-def test_a_queue_may_be_that_of_one_namespace(words: tuple[str, ...], rows: int, run: Run) -> None:
+def test_queue_can_be_filtered_by_namespace(words: tuple[str, ...], rows: int, run: Run) -> None:
     found = json.loads(run("queue", "team-a", *words, "-o", "json")[1])
     assert len(found["items"]) == rows
 
@@ -679,7 +689,7 @@ def test_a_limit_counts_the_rows_that_are_shown(rest: Rest, run: Run) -> None:
     assert rest.asked[-1].query["limit"] == "500"
 
 
-def test_entries_of_the_chain_may_be_those_of_one_namespace(run: Run) -> None:
+def test_audit_entries_can_be_filtered_by_namespace(run: Run) -> None:
     found = json.loads(run("audit", "-n", "team-a", "--since", "5m", "-o", "json")[1])["items"]
     assert [each["type"] for each in found] == ["held", "released"]
     assert json.loads(run("audit", "-n", "other", "-o", "json")[1])["items"] == []

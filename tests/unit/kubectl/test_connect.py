@@ -168,7 +168,7 @@ def test_a_login_program_gives_the_token(plain: Rest, tmp_path: Path) -> None:
     assert asked(plain, file).headers["authorization"] == "Bearer fresh"
 
 
-def test_a_login_program_that_fails_makes_nobody_of_no_one(plain: Rest, tmp_path: Path) -> None:
+def test_failed_login_program_is_reported_without_a_request(plain: Rest, tmp_path: Path) -> None:
     user = program(tmp_path, "echo 'session expired' >&2; exit 1")
     file = kubeconfig(tmp_path / "a", {"server": plain.url}, user)
     with pytest.raises(InvalidInput, match=r"login.*session expired.*log in again"):
@@ -176,7 +176,7 @@ def test_a_login_program_that_fails_makes_nobody_of_no_one(plain: Rest, tmp_path
     assert plain.asked == []
 
 
-def test_a_kubeconfig_that_acts_as_somebody_else_does(plain: Rest, tmp_path: Path) -> None:
+def test_kubeconfig_and_options_can_impersonate_a_user(plain: Rest, tmp_path: Path) -> None:
     user = {"token": "t", "as": "bob", "as-groups": ["g", "h"], "as-user-extra": {"a/b": ["1"]}}
     headers = asked(plain, kubeconfig(tmp_path / "a", {"server": plain.url}, user)).headers
     assert headers["impersonate-user"] == "bob"
@@ -193,7 +193,7 @@ def test_a_group_without_a_user_is_not_blamed_on_the_kubeconfig(tmp_path: Path) 
         opened(file, as_groups=("g",))
 
 
-def test_nobody_is_impersonated_without_the_api_server() -> None:
+def test_impersonation_without_the_api_server_is_refused() -> None:
     eve = KubeconfigOptions(as_user="eve")
     with pytest.raises(InvalidInput, match="--as needs the API server"):
         ConnectionOptions(eve, "https://127.0.0.1:1", "t").create_client()
@@ -206,7 +206,7 @@ def test_a_proxy_is_used(plain: Rest, tmp_path: Path) -> None:
     )
 
 
-def test_several_files_are_one_and_another_context_may_be_meant(
+def test_several_kubeconfig_files_are_merged_and_a_context_is_selectable(
     plain: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = kubeconfig(tmp_path / "one", {"server": "http://127.0.0.1:1"}, {"token": "one"})
@@ -242,18 +242,18 @@ def test_the_first_current_context_of_several_files_counts(
 @pytest.mark.parametrize(
     "text", ["", "[]", "a: b", "{", '{"current-context": "x", "contexts": [{"name": "x"}]}']
 )
-def test_what_is_no_kubeconfig_is_told(text: str, tmp_path: Path) -> None:
+def test_invalid_kubeconfig_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(InvalidInput, match="kubeconfig"):
         opened(tmp_path / "config")
 
 
-def test_no_kubeconfig_at_all_is_told(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"There is no kubeconfig .*\.kube/config"):
         opened()
 
 
-def test_a_context_that_is_not_there_is_named(plain: Rest, tmp_path: Path) -> None:
+def test_unknown_context_is_named_in_the_error(plain: Rest, tmp_path: Path) -> None:
     file = kubeconfig(tmp_path / "a", {"server": plain.url}, {"token": "t"})
     with pytest.raises(InvalidInput, match="prod"):
         opened(file, context="prod")
@@ -274,7 +274,7 @@ def status(code: int, message: str) -> Reply:
         (status(500, "etcd"), ClusterUnavailable, "etcd"),
     ],
 )
-def test_what_the_api_server_says_is_told_apart_from_fairgate(
+def test_errors_of_the_api_server_name_their_cause(
     reply: Reply, kind: type[Exception], sentence: str, plain: Rest, tmp_path: Path
 ) -> None:
     plain.answers["GET /pools"] = reply

@@ -115,7 +115,7 @@ V6 = V4.replace("0200007F", "0000000000000000FFFF00000200007F").replace(
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the lines are from such a machine")
 @pytest.mark.parametrize("line", [V4, V6])
-def test_the_kernel_says_whose_connection_it_is(
+def test_user_of_a_connection_is_read_from_the_kernel(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "tcp"
@@ -152,7 +152,7 @@ def test_another_user_of_the_machine_is_refused(proxy: PageProxy, user: int, wor
 
 @pytest.mark.parametrize("path", ["/", "/static/app.js", "/v1/me", "/?token=guessed"])
 @pytest.mark.parametrize("cookie", ["", "fairgate=x", "fairgate-1=x"])
-def test_without_the_cookie_nothing_is_passed_on(
+def test_request_without_the_cookie_is_401_and_not_forwarded(
     path: str, cookie: str, rest: Rest, proxy: PageProxy
 ) -> None:
     assert ask(proxy, path, Cookie=cookie)[0] == 401

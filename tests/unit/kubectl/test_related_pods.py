@@ -65,7 +65,7 @@ def run(rest: Rest, folder: Path, capsys: pytest.CaptureFixture[str], *words: st
     return code, *capsys.readouterr()
 
 
-def test_a_job_is_summed_up_and_each_reason_is_told_once(
+def test_why_of_a_job_counts_its_pods_and_explains_each_reason_once(
     rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(rest, tmp_path, capsys, "why", "job/train")
@@ -153,7 +153,7 @@ def test_unmanaged_pods_are_explained(
 
 
 @pytest.mark.parametrize("typed", ["job/other", "jobs/other", "deploy/web", "statefulset/web"])
-def test_an_object_that_is_not_there_is_told_as_typed_with_its_namespace(
+def test_missing_object_is_reported_as_typed_with_its_namespace(
     typed: str, rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run(rest, tmp_path, capsys, "why", typed)
@@ -162,7 +162,7 @@ def test_an_object_that_is_not_there_is_told_as_typed_with_its_namespace(
     assert ("a Job may be deleted after it finished" in err) is typed.startswith("job")
 
 
-def test_the_right_to_read_an_object_is_told_with_the_object_as_typed(
+def test_missing_right_to_read_pods_is_reported_with_the_object_as_typed(
     rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = "GET /apis/apps/v1/namespaces/team-a/deployments/web"

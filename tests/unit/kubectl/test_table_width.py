@@ -54,7 +54,7 @@ def test_columns_that_are_left_out_are_named_and_wide_has_them_all() -> None:
     assert USERS[0] in wide[1]
 
 
-def test_heads_of_a_table_wider_than_the_terminal_stay_whole() -> None:
+def test_column_names_are_not_cut_in_a_table_wider_than_the_terminal() -> None:
     table = FittedTable((Column("POD"), Column("STARTS IN")), [("p" * 30, "-")])
     assert shown(table, 20)[0].split() == ["POD", "STARTS", "IN"]
 
@@ -70,7 +70,7 @@ def test_only_the_first_pool_of_a_tenant_has_its_pending_pods() -> None:
     assert [row[-1] for row in rows] == ["7", "-", "7", "-"]
 
 
-def test_a_narrow_table_of_the_audit_chain_keeps_the_detail() -> None:
+def test_narrow_audit_table_retains_the_detail_column() -> None:
     entry = {"at": "2026-02-01T08:00:00Z", "type": "released", "tenant": "vision"}
     entry |= {"user": USERS[1], "namespace": "vision", "name": "api-7d77f9dfbf-8s5ck"}
     entry |= {"facts": {"pool": "h100", "node": "gpu-node-3", "waited": 374}}
@@ -82,7 +82,7 @@ def test_a_narrow_table_of_the_audit_chain_keeps_the_detail() -> None:
     ]
 
 
-def test_an_empty_choice_of_own_pods_says_so() -> None:
+def test_empty_selection_of_own_pods_is_reported() -> None:
     found = answers.mine().model_dump(mode="json", by_alias=True) | {"workloads": []}
     assert shown(tables.mine(found, False, answers.NOW), 80)[0] == "You have no such pods."
 

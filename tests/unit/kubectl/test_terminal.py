@@ -67,7 +67,7 @@ def completed(*words: str, **more: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_without_arguments_it_says_what_it_can_do() -> None:
+def test_help_without_arguments_lists_commands_and_examples() -> None:
     done = plugin()
     for command in ("queue", "why", "tenants", "pools", "usage", "weights", "simulate"):
         assert f" {command} " in done.stdout
@@ -105,7 +105,7 @@ def test_help_does_not_wait_for_heavy_imports() -> None:
     assert done.stdout == b"\n"
 
 
-def test_watching_shows_what_changed_and_ctrl_c_ends_it_well(rest: Rest) -> None:
+def test_watch_prints_changes_and_ctrl_c_exits_with_0(rest: Rest) -> None:
     full, paused = answers.pools(), answers.pools()
     paused.items[0].paused = True
     rest.answers["GET /pools"] = [full, full, paused]
@@ -157,7 +157,7 @@ def test_a_watch_in_a_terminal_shows_warnings_below_the_table(rest: Rest) -> Non
     assert "for now." in plain
 
 
-def test_a_watch_outlives_an_api_that_is_busy(rest: Rest) -> None:
+def test_watch_continues_after_429(rest: Rest) -> None:
     rest.refuse("GET /pools", 429, "Ask less often.")
     busy = rest.answers["GET /pools"]
     changed = answers.pools()
@@ -261,7 +261,7 @@ def test_kubectl_completes_pods_that_wait(rest: Rest, tmp_path: Path) -> None:
     assert completed(*words, "pod/") == ["", ":4"]
 
 
-def test_completion_says_nothing_when_nobody_answers() -> None:
+def test_completion_is_empty_if_the_server_is_unreachable() -> None:
     assert completed("queue", "--server", "http://127.0.0.1:1", "") == ["", ":4"]
 
 
@@ -280,7 +280,7 @@ def test_doctor_names_the_program_that_has_it() -> None:
     assert "doctor  " not in plugin("--help").stdout
 
 
-def test_the_error_for_an_unknown_command_lists_the_shown_ones() -> None:
+def test_unknown_command_error_lists_only_visible_commands() -> None:
     done = plugin("nodes")
     assert done.returncode == 2
     assert "No such command 'nodes'. Commands: queue, mine, why" in done.stderr

@@ -115,7 +115,7 @@ def test_a_job_is_tested_with_a_pod_of_its_template(rest: Rest, shell: Shell) ->
     assert "  * more nodes in pool h100\n" in out
 
 
-def test_a_pod_that_fits_is_told_in_one_line_and_its_facts(rest: Rest, shell: Shell) -> None:
+def test_pod_that_fits_is_reported_in_one_line_with_its_pool(rest: Rest, shell: Shell) -> None:
     rest.answers["POST /trials"] = answers.trial(
         state="fits", pods=1, starts_now=1, rule=None, remedies=[], reason="", numbers={}
     )
@@ -179,7 +179,7 @@ def test_warnings_of_the_api_server_are_shown_once(rest: Rest, shell: Shell) -> 
         assert out.count("Note: fairgate.io/poools is not known; use fairgate.io/pools") == 1
 
 
-def test_a_simulation_that_cannot_be_made_is_a_note(rest: Rest, shell: Shell) -> None:
+def test_refused_trial_is_shown_as_a_note(rest: Rest, shell: Shell) -> None:
     rest.refuse("POST /trials", 422, "A pod with resource claims cannot be tried.")
     code, out, _ = shell.run(POD)
     assert code == 0
@@ -275,7 +275,7 @@ def test_a_claim_template_that_the_caller_may_not_read_is_a_note(rest: Rest, she
     assert (part["pod"]["spec"]["resourceClaims"], "claims" in part) == (entries[1:], False)
 
 
-def test_an_object_of_another_namespace_than_the_named_one_is_refused(shell: Shell) -> None:
+def test_object_of_another_namespace_than_the_given_one_is_refused(shell: Shell) -> None:
     document = {**POD, "metadata": {**POD["metadata"], "namespace": "team-b"}}
     code, _, err = shell.run(document, words=("-n", "team-a"))
     assert (code, "is in namespace team-b, and -n names team-a" in err) == (2, True)
@@ -305,7 +305,7 @@ def test_other_kinds_are_counted_and_a_list_is_unfolded(rest: Rest, shell: Shell
     assert out.endswith("1 object of other kinds: not tested.\n")
 
 
-def test_contexts_are_compared_in_one_row_each(rest: Rest, shell: Shell) -> None:
+def test_each_context_has_one_row(rest: Rest, shell: Shell) -> None:
     with serving(Rest({f"POST {PODS}": refusal(403, "the quota is used up")})) as there:
         shell.clusters["there"] = there.url
         words = ("--contexts", "here,there")

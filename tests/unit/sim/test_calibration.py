@@ -26,7 +26,7 @@ def told(calibration: Calibration, at: float, name: str, said: float) -> Range |
     return found
 
 
-def test_nothing_is_promised_before_enough_is_known() -> None:
+def test_no_range_is_given_for_too_few_outcomes() -> None:
     calibration = Calibration()
     calibration.update_classes(0)
     assert told(calibration, 0, "w", HOUR) is None
@@ -37,7 +37,7 @@ def test_nothing_is_promised_before_enough_is_known() -> None:
     assert calibration.range_for(HOUR) is None
 
 
-def test_one_workload_alone_is_not_enough() -> None:
+def test_outcomes_of_one_workload_alone_give_no_range() -> None:
     calibration = Calibration()
     for number in range(40):
         told(calibration, number * MINUTE, "same", HOUR)
@@ -46,7 +46,7 @@ def test_one_workload_alone_is_not_enough() -> None:
     assert calibration.range_for(HOUR) is None
 
 
-def test_a_forecast_is_stretched_by_what_came_of_earlier_ones() -> None:
+def test_forecast_range_is_scaled_by_earlier_outcomes() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
@@ -58,7 +58,7 @@ def test_a_forecast_is_stretched_by_what_came_of_earlier_ones() -> None:
     assert found.p90 == pytest.approx(2.8 * HOUR, rel=0.03)
 
 
-def test_those_who_still_wait_count_as_having_waited_so_long_at_least() -> None:
+def test_pending_workloads_count_with_a_minimum_wait() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
@@ -69,7 +69,7 @@ def test_those_who_still_wait_count_as_having_waited_so_long_at_least() -> None:
     assert calibration.range_for(HOUR) is None
 
 
-def test_who_is_deleted_says_nothing() -> None:
+def test_deleted_workloads_do_not_count_in_the_calibration() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
@@ -94,7 +94,7 @@ def test_old_forecasts_are_forgotten() -> None:
     assert calibration.range_for(HOUR) is None
 
 
-def test_a_range_that_reaches_too_far_is_withheld() -> None:
+def test_range_beyond_the_longest_one_is_withheld() -> None:
     calibration = Calibration()
     for number in range(100):
         told(calibration, 0, f"w{number}", HOUR)
@@ -126,11 +126,11 @@ def test_about_nine_of_ten_ranges_hold(spread: float) -> None:
     assert 0.85 <= held / given <= 0.95
 
 
-def test_quantiles_are_exact_where_nothing_is_open() -> None:
+def test_quantiles_are_exact_if_all_outcomes_are_known() -> None:
     seen = [(float(n), False) for n in range(1, 11)]
     assert quantiles(seen, (0.5, 0.9)) == [5.0, 9.0]
 
 
-def test_a_quantile_beyond_what_is_known_is_none() -> None:
+def test_quantile_beyond_the_known_outcomes_is_none() -> None:
     seen = [(1.0, False), (2.0, True)]
     assert quantiles(seen, (0.5, 0.9)) == [1.0, None]

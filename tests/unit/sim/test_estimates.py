@@ -61,7 +61,7 @@ async def live() -> AsyncIterator[Live]:
     await worker.close()
 
 
-async def test_nothing_is_said_before_anybody_looked(live: Live) -> None:
+async def test_estimate_is_missing_before_the_first_forecast(live: Live) -> None:
     pod = live.submit("p")
     assert live.estimates.estimate(pod.uid) is None
     assert live.estimates.missing_estimate_reason(pod.uid) == NOT_YET
@@ -70,7 +70,7 @@ async def test_nothing_is_said_before_anybody_looked(live: Live) -> None:
     assert live.estimates.missing_estimate_reason(pod.uid) == NOT_YET
 
 
-async def test_an_estimate_is_withheld_until_enough_earlier_ones_came_out(live: Live) -> None:
+async def test_estimate_is_withheld_until_enough_earlier_ones_have_outcomes(live: Live) -> None:
     pods = [live.submit(f"p{n:03}") for n in range(60)]
     live.run(0)
     await live.estimates.renew()
@@ -95,7 +95,7 @@ async def test_run_times_are_learned_once(live: Live) -> None:
     assert len(live.estimates.run_times) == 8
 
 
-async def test_what_can_never_start_gets_no_estimate(live: Live) -> None:
+async def test_workload_that_can_never_start_gets_no_estimate(live: Live) -> None:
     live.submit("busy", 4, minutes=None)
     pod = live.submit("large", gpus=9)
     live.run(1)
@@ -128,7 +128,7 @@ async def test_without_the_store_it_looks_ahead_all_the_same(live: Live) -> None
     assert live.estimates.missing_estimate_reason(Uid("a/p8")) == NO_OUTCOMES
 
 
-async def test_a_worker_that_takes_too_long_is_told_of_and_tried_again(live: Live) -> None:
+async def test_worker_timeout_is_reported_and_the_forecast_retried(live: Live) -> None:
     live.submit("busy", 4, minutes=None)
     pod = live.submit("p")
     live.run(1)

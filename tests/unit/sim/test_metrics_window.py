@@ -70,21 +70,21 @@ def test_jains_index_of_known_shares(shares: tuple[int, ...], index: float) -> N
     assert jain(shares) == pytest.approx(index, abs=5e-4)
 
 
-def test_nobody_with_anything_is_fair() -> None:
+def test_jain_index_without_any_use_is_one() -> None:
     assert jain([0, 0]) == jain([]) == 1.0
 
 
-def test_jain_counts_every_tenant_with_a_weight_even_one_without_work() -> None:
+def test_jain_counts_every_tenant_with_a_weight_even_without_workloads() -> None:
     assert told(ran(work("a"), 0), weights="abc").jain == pytest.approx(1 / 3)
 
 
-def test_jain_is_of_shares_by_weight_and_leaves_out_weight_zero() -> None:
+def test_jain_divides_shares_by_weight_and_omits_weight_zero() -> None:
     steps = [*ran(work("a", 6), 0), *ran(work("b", 3), 0), *ran(work("c", 1), 0)]
     weights = {"a": Fraction(2), "b": Fraction(1), "c": Fraction(0)}
     assert told(steps, weights=weights).jain == pytest.approx(1.0)
 
 
-def test_jain_averages_over_the_window_and_at_one_instant_takes_that_instant() -> None:
+def test_jain_uses_the_average_of_the_window_or_the_value_at_an_instant() -> None:
     steps = [*ran(work("a", 4), 0, 5), *ran(work("b", 4, at=5), 5)]
     assert told(steps).jain == pytest.approx(1.0)
     assert told(steps, start=5, end=5).jain == pytest.approx(0.5)
@@ -109,7 +109,7 @@ def test_use_before_and_after_the_window_does_not_count() -> None:
     assert told(ran(work(gpus=5), 0, 20), start=10, end=30).utilisation[GPU] == 0.25
 
 
-def test_what_was_in_place_is_used_but_never_waited() -> None:
+def test_workload_running_at_the_start_counts_as_used_but_not_as_waiting() -> None:
     old = SimulatedWorkload(
         "old", TenantName("a"), UserName("a"), Millis(0), {GPU: 5}, released=Millis(-1000)
     )
@@ -139,7 +139,7 @@ def test_only_work_submitted_in_the_window_waits_but_however_long() -> None:
     assert (found.wait_seconds.jobs, found.wait_seconds.max, found.wait_seconds.mean) == (2, 20, 11)
 
 
-def test_what_still_waits_counts_up_to_the_end_of_what_is_known() -> None:
+def test_wait_of_a_pending_workload_lasts_until_the_end_of_the_data() -> None:
     stuck = (2, TimelineStep.SUBMITTED, work(at=2))
     assert told([stuck], end=10).wait_seconds.max == 8
     assert told([stuck, *ran(work("b", at=3), 3, 50)], end=10).wait_seconds.max == 48
@@ -154,18 +154,18 @@ def test_evicted_work_waits_again_and_its_waits_add_up() -> None:
     assert found.utilisation[GPU] == pytest.approx(0.4 * 0.3)
 
 
-def test_a_user_starves_while_work_waits_and_nothing_is_held() -> None:
+def test_user_starves_while_workloads_wait_and_none_runs() -> None:
     first, second = work(at=0), work(at=0)
     steps = [*ran(first, 1 * HOUR, 3 * HOUR), *ran(second, 8 * HOUR)]
     assert told(steps, end=20 * HOUR).starved_users == {"1h": 1, "4h": 1, "12h": 0}
 
 
-def test_holding_one_thing_is_enough_not_to_starve() -> None:
+def test_user_with_one_running_workload_does_not_starve() -> None:
     steps = [*ran(work(), 0), (1, TimelineStep.SUBMITTED, work(at=1))]
     assert told(steps, end=20 * HOUR).starved_users["1h"] == 0
 
 
-def test_a_break_begins_the_count_anew() -> None:
+def test_starvation_is_counted_from_zero_after_a_break() -> None:
     steps = [
         *ran(work(), 3 * HOUR, 3 * HOUR + 1),
         *ran(work(), 6 * HOUR, 6 * HOUR + 1),
@@ -179,11 +179,11 @@ def test_only_the_part_of_a_stretch_inside_the_window_is_starving() -> None:
     assert told(steps, start=0, end=HOUR - 1).starved_users["1h"] == 0
 
 
-def test_a_user_who_waits_to_the_end_starves_to_the_end() -> None:
+def test_user_who_waits_until_the_end_starves_until_the_end() -> None:
     assert told([(0, TimelineStep.SUBMITTED, work())], end=12 * HOUR).starved_users["12h"] == 1
 
 
-def test_one_name_is_one_person_in_whichever_tenant() -> None:
+def test_equal_user_names_in_several_tenants_count_as_one_user() -> None:
     steps = [*ran(work("a", user="ann"), 0), (0, TimelineStep.SUBMITTED, work("b", user="ann"))]
     found = told(steps, end=20 * HOUR)
     assert found.starved_users["1h"] == 0
@@ -203,11 +203,11 @@ def test_users_are_averaged_by_their_own_means() -> None:
     assert found.wait_seconds.mean == 2
 
 
-def test_nothing_is_amiss_while_everybody_has_what_they_ask_for() -> None:
+def test_fairness_error_is_zero_while_all_requests_are_satisfied() -> None:
     assert told([*ran(work("a", 9), 0), *ran(work("b", 1), 0)]).fairness_error == 0
 
 
-def test_whoever_asks_for_more_than_their_part_is_owed_only_that() -> None:
+def test_request_above_the_share_misses_only_the_share() -> None:
     """Ten devices: a has 8 and wants 8 more, b has 2 and wants 8 more. b lacks 3."""
     steps = [
         *ran(work("a", 8), 0),
@@ -218,7 +218,7 @@ def test_whoever_asks_for_more_than_their_part_is_owed_only_that() -> None:
     assert told(steps).fairness_error == pytest.approx(3)
 
 
-def test_whoever_asks_for_less_than_their_part_is_owed_all_of_it() -> None:
+def test_request_below_the_share_misses_the_whole_request() -> None:
     """a has all ten devices. b waits for 2 and lacks 2. c waits for 9 and lacks its share of 4."""
     steps = [
         *ran(work("a", 10), 0),
@@ -228,14 +228,14 @@ def test_whoever_asks_for_less_than_their_part_is_owed_all_of_it() -> None:
     assert told(steps, weights="abc").fairness_error == pytest.approx(2 + 4)
 
 
-def test_what_is_owed_goes_by_weight() -> None:
+def test_fairness_error_follows_the_weights() -> None:
     """Twelve devices, weights 1 and 3: b has a share of 9 and uses 0."""
     steps = [*ran(work("a", 12), 0), (0, TimelineStep.SUBMITTED, work("b", 12))]
     weights = {"a": Fraction(1), "b": Fraction(3)}
     assert told(steps, gpus=12, weights=weights).fairness_error == pytest.approx(9)
 
 
-def test_idle_devices_are_owed_to_those_who_wait() -> None:
+def test_idle_devices_count_as_missing_for_pending_workloads() -> None:
     steps = [(0, TimelineStep.SUBMITTED, work("a", 4)), *ran(work("b", 1), 0)]
     assert told(steps).fairness_error == pytest.approx(4)
 
@@ -245,7 +245,7 @@ def test_the_fairness_error_is_an_average_over_time() -> None:
     assert told(steps).fairness_error == pytest.approx(5 * 4 / 10)
 
 
-def test_weight_zero_is_owed_nothing() -> None:
+def test_weight_zero_has_no_fairness_error() -> None:
     steps = [*ran(work("a", 10), 0), (0, TimelineStep.SUBMITTED, work("b", 5))]
     weights = {"a": Fraction(1), "b": Fraction(0)}
     assert told(steps, weights=weights).fairness_error == 0
@@ -267,7 +267,7 @@ def owed_by_halving(
     st.integers(1, 30),
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.integers(0, 12)), min_size=1),
 )
-def test_what_is_owed_equals_a_slow_way_to_find_it(
+def test_fairness_error_equals_a_slow_reference_computation(
     devices: int, parties: list[tuple[int, int, int]]
 ) -> None:
     names = [TenantName(str(number)) for number in range(len(parties))]
@@ -283,7 +283,7 @@ def test_what_is_owed_equals_a_slow_way_to_find_it(
     assert owed.current_error() == pytest.approx(missing if waiting else 0.0, abs=1e-6)
 
 
-def test_large_gangs_are_told_apart_and_so_is_whose_waited_longest() -> None:
+def test_large_gangs_are_counted_separately_with_the_longest_wait() -> None:
     steps = [
         *ran(work("a", 8, pods=2), 7),
         *ran(work("a", 16), 5),
@@ -315,7 +315,7 @@ def test_waits_are_grouped_by_size_in_order_of_size() -> None:
     ]
 
 
-def test_parts_of_a_device_are_told_as_devices() -> None:
+def test_fractions_of_a_device_are_reported_as_devices() -> None:
     steps = [*ran(work("a", 10_000), 0), (0, TimelineStep.SUBMITTED, work("b", 16_000))]
     found = told(steps, gpus=10_000, unit=1000)
     assert found.fairness_error == pytest.approx(5)

@@ -111,7 +111,7 @@ def test_the_report_has_the_keys_that_programs_rely_on() -> None:
     assert report["metrics"]["starved_users"] == {"1h": 0, "4h": 0, "12h": 0}
 
 
-def test_the_report_says_who_uses_was_charged_and_waits() -> None:
+def test_report_shows_use_charges_and_pending_workloads_of_each_user() -> None:
     """Six workloads of a run for an hour, and two of b in its second half; then all of b run."""
     report = result(EXAMPLE)
 
@@ -159,7 +159,7 @@ def test_whole_amounts_are_whole_numbers() -> None:
     assert isinstance(used["cpu"], int)
 
 
-def test_an_eviction_says_for_whom_and_why() -> None:
+def test_eviction_is_reported_with_beneficiary_and_reason() -> None:
     report = result(RECLAIM)
 
     (eviction,) = report["evictions"]
@@ -171,7 +171,7 @@ def test_an_eviction_says_for_whom_and_why() -> None:
     assert report["metrics"]["evicted_device_seconds"] > 10
 
 
-def test_what_was_in_place_is_no_release_of_ours_and_real_nodes_are_named() -> None:
+def test_workload_running_at_the_start_is_not_reported_as_a_release() -> None:
     (release,) = result(RECLAIM)["releases"]
 
     assert release["workload"] == "w-0"
@@ -180,7 +180,7 @@ def test_what_was_in_place_is_no_release_of_ours_and_real_nodes_are_named() -> N
     assert release["nodes"][0] in {"n-0", "n-1"}
 
 
-def test_a_parent_counts_its_children_but_only_its_own_users() -> None:
+def test_parent_use_includes_its_children_but_users_are_only_its_own() -> None:
     tenants = result(NESTED)["tenants"]
 
     assert tenants["p"]["used"] == {GPU: 4}
@@ -221,7 +221,7 @@ def test_a_scenario_of_an_instant_reports_that_instant() -> None:
     assert report["metrics"]["jain"] == 0.5
 
 
-def test_three_equal_shares_are_perfectly_fair_and_one_of_three_is_a_third() -> None:
+def test_jain_is_one_for_three_equal_shares_and_a_third_for_one_of_three() -> None:
     text = """\
 pools: [{name: main, capacity: {nvidia.com/gpu: 24}}]
 tenants: [{name: a}, {name: b}, {name: c}]
@@ -244,14 +244,14 @@ def test_the_text_names_everyone_and_every_measure() -> None:
     assert "Evictions" not in text
 
 
-def test_the_text_tells_of_evictions() -> None:
+def test_text_report_lists_evictions() -> None:
     text = text_of(RECLAIM)
 
     assert "Evictions" in text
     assert "guarantee" in text
 
 
-def test_nothing_submitted_and_nothing_released_are_said() -> None:
+def test_report_without_submissions_or_releases_states_so() -> None:
     nothing = EXAMPLE[: EXAMPLE.index("workloads")] + "workloads: []\nuntil: 1h\n"
     shut = EXAMPLE.replace("name: main,", "name: main, paused: true,")
 
@@ -273,7 +273,7 @@ until: 1h
 """
 
 
-def test_what_still_waits_says_since_when_and_which_rule_holds_it_back() -> None:
+def test_pending_workload_is_reported_with_its_wait_and_its_rule() -> None:
     report = result(QUEUES)
     rules = {each["workload"]: each["rule"] for each in report["waiting"]}
 
@@ -296,19 +296,19 @@ def test_work_that_was_evicted_waits_since_then() -> None:
     assert (waiting["tenant"], waiting["since"], waiting["rule"]) == ("b", 10.0, "capacity")
 
 
-def test_nothing_waits_where_everything_was_released() -> None:
+def test_no_workload_is_reported_as_waiting_if_all_were_released() -> None:
     assert result(OWN_UNITS)["waiting"] == []
     assert "Still waiting" not in text_of(OWN_UNITS)
 
 
-def test_a_long_list_of_what_waits_is_cut_short() -> None:
+def test_long_list_of_pending_workloads_is_truncated() -> None:
     text = QUEUES.replace("count: 9, every: 1s", f"count: {MOST_EXPLAINED + 5}")
 
     assert len(result(text)["waiting"]) == MOST_EXPLAINED
     assert "Still waiting: 1,004 workloads, of which the first 1,000" in text_of(text)
 
 
-def test_the_text_says_why_something_waits_copies_of_one_workload_together() -> None:
+def test_text_report_groups_pending_copies_of_one_workload() -> None:
     text = text_of(QUEUES, 200)
     table = text[text.index("Still waiting: 8 workloads") : text.index("Measures")]
 
@@ -325,7 +325,7 @@ def test_a_long_list_of_releases_counts_its_lines() -> None:
     assert "Releases, the first 20 of 31 lines" in text_of(text % many)
 
 
-def test_figures_are_about_what_is_managed() -> None:
+def test_metrics_cover_only_managed_resources() -> None:
     text = QUEUES.replace("gpu: 1}}", "gpu: 1, cpu: 1}}")
 
     assert result(text)["metrics"]["utilisation"].keys() == {GPU}
@@ -353,7 +353,7 @@ until: 0s
         (9, ["tenant x is guaranteed 9 nvidia.com/gpu of pool main, which has 8"]),
     ],
 )
-def test_guarantees_that_cannot_all_be_kept_are_told_a_parents_covers_its_children(
+def test_excessive_guarantees_are_reported_and_a_parent_includes_children(
     guarantee: int, told: list[str]
 ) -> None:
     scenario = parse(PROMISES % f"guarantee: {{nvidia.com/gpu: {guarantee}}}", "s.yaml")
@@ -374,7 +374,7 @@ def held(outcome: ScenarioResult, minute: int) -> dict[str, int]:
     return held
 
 
-def test_the_example_of_two_teams_goes_as_its_comment_says() -> None:
+def test_two_teams_example_behaves_as_its_comment_states() -> None:
     outcome = simulate(load(str(DOCS / "examples" / "two-teams.yaml")))
     (gang,) = [moment for moment in outcome.releases if moment.work.name == "pretrain-0"]
 
@@ -384,7 +384,7 @@ def test_the_example_of_two_teams_goes_as_its_comment_says() -> None:
     assert gang.at == 110 * 60_000
 
 
-def test_the_scenario_in_the_docs_goes_as_they_say() -> None:
+def test_scenario_in_the_docs_behaves_as_documented() -> None:
     example = (DOCS / "scenarios.md").read_text().split("```yaml\n")[1].split("```")[0]
     report = result(example)
 
@@ -402,7 +402,7 @@ def test_the_text_fits_a_narrow_terminal() -> None:
     assert max(len(line.rstrip()) for line in text_of(EXAMPLE, 80).splitlines()) <= 80
 
 
-def test_a_sparkline_is_a_dot_for_nothing_and_full_for_everything() -> None:
+def test_sparkline_is_a_dot_for_zero_and_full_for_the_maximum() -> None:
     assert sparkline([0, 0.001, 0.5, 0.999, 1]) == "·▁▅██"
 
 
@@ -433,7 +433,7 @@ def test_shares_over_time_are_averages_of_each_step() -> None:
     assert shares(still)["a"] == pytest.approx([0, 0, 0, 0.2])
 
 
-def test_shares_over_time_heed_what_a_pool_is_worth() -> None:
+def test_shares_over_time_apply_the_price_of_a_resource_in_its_pool() -> None:
     work = SimulatedWorkload("w", TenantName("a"), UserName("a"), Millis(0), {Resource(GPU): 4})
     worth = {PoolName("fast"): {Resource(GPU): Fraction(3)}}
 
@@ -449,14 +449,14 @@ def family(*tenants: tuple[str, str | None, int]) -> TenantTree:
     )
 
 
-def test_what_a_tenant_is_owed_follows_the_weights_down_the_tree() -> None:
+def test_fair_share_of_a_tenant_follows_the_weights_down_the_tree() -> None:
     tree = family(("p", None, 1), ("q", None, 3), ("x", "q", 1), ("y", "q", 2))
     owed = tree.entitled_parts({TenantName(name): {} for name in "pqxy"})
 
     assert owed == {"p": Fraction(1, 4), "q": 0, "x": Fraction(1, 4), "y": Fraction(1, 2)}
 
 
-def test_a_parent_with_users_of_its_own_is_a_sibling_of_its_children() -> None:
+def test_parent_with_its_own_users_is_a_sibling_of_its_children() -> None:
     tree = family(("q", None, 1), ("x", "q", 1))
     owed = tree.entitled_parts(
         {TenantName("q"): {UserName("u"): FinalUsage()}, TenantName("x"): {}}
@@ -484,7 +484,7 @@ def test_tenants_are_listed_each_before_its_children() -> None:
         (-90_000, "-1 min 30 s"),
     ],
 )
-def test_lengths_of_time_are_said_in_two_units_at_most(millis: int, text: str) -> None:
+def test_durations_are_printed_in_two_units_at_most(millis: int, text: str) -> None:
     assert span(millis) == text
 
 

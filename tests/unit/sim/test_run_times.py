@@ -41,7 +41,7 @@ def test_a_few_runs_do_not_outweigh_all_others() -> None:
     assert 0 < short < 200
 
 
-def test_what_has_run_long_runs_longer_than_that() -> None:
+def test_run_time_drawn_for_a_running_workload_exceeds_its_time_so_far() -> None:
     runs = known(*[(kind(), n * HOUR, True) for n in range(1, 11)])
     assert min(draws(runs, kind(), ran=7 * HOUR)) == 8 * HOUR
 
@@ -56,7 +56,7 @@ def test_work_that_still_runs_counts_as_longer_than_it_has_run() -> None:
     assert abs(part - 12 / 22) < 0.05
 
 
-def test_beyond_all_that_is_known_work_goes_on() -> None:
+def test_workload_that_outlasts_all_known_run_times_continues() -> None:
     runs = known((kind(), HOUR, True))
     assert min(draws(runs, kind(), ran=5 * HOUR)) > 5 * HOUR
 

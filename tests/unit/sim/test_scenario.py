@@ -129,12 +129,12 @@ until: 2d
     assert second.layout == GangLayout(PlacementStrategy.SPREAD, TopologyConstraint("zone", True))
 
 
-def test_copies_are_numbered_even_when_there_is_one() -> None:
+def test_copies_are_numbered_even_if_there_is_one() -> None:
     assert [work.name for work in read(PLAIN).works] == ["w-0"]
     assert [w.name for w in read(changed("name: w,", "name: w, count: 2,")).works] == ["w-0", "w-1"]
 
 
-def test_what_runs_was_released_a_second_apart_the_last_written_last() -> None:
+def test_running_workloads_were_released_a_second_apart_in_file_order() -> None:
     text = changed(
         "  - {name: w, tenant: a, request: {nvidia.com/gpu: 1}}\n",
         """\
@@ -195,7 +195,7 @@ def test_pods_count_only_where_a_capacity_names_them() -> None:
     assert read(changed("cpu: 32", "pods: 2")).works[0].demand == {GPU: 1, "pods": 1}
 
 
-def test_a_request_of_zero_of_one_resource_is_not_asking_for_it() -> None:
+def test_request_of_zero_is_dropped() -> None:
     assert read(changed("gpu: 1}", "gpu: 1, cpu: 0}")).works[0].demand == {GPU: 1}
 
 
@@ -280,7 +280,7 @@ def test_a_request_of_zero_of_one_resource_is_not_asking_for_it() -> None:
         ("policy:", "plicy:", "1: plicy: there is no such field (did you mean policy?)"),
     ],
 )
-def test_a_mistake_is_told_with_line_path_and_what_to_do(old: str, new: str, told: str) -> None:
+def test_mistake_is_reported_with_line_path_and_advice(old: str, new: str, told: str) -> None:
     message = refused(changed(old, new))
 
     assert message.startswith("s.yaml:")
@@ -289,7 +289,7 @@ def test_a_mistake_is_told_with_line_path_and_what_to_do(old: str, new: str, tol
     assert len(message.splitlines()) == 1, message
 
 
-def test_a_circle_of_parents_is_told_once() -> None:
+def test_cycle_of_parents_is_reported_once() -> None:
     text = changed("  - {name: a}\n", "  - {name: a, parent: b}\n").replace(
         "{name: b}", "{name: b, parent: a}"
     )
@@ -299,21 +299,21 @@ def test_a_circle_of_parents_is_told_once() -> None:
     assert message.count("circle") == 1
 
 
-def test_a_guarantee_needs_its_pool_where_there_are_several() -> None:
+def test_guarantee_without_a_pool_is_refused_if_there_are_several_pools() -> None:
     text = changed("}}]\nten", "}}, {name: other, capacity: {cpu: 1}}]\nten").replace(
         "{name: b}", "{name: b, guarantee: {cpu: 1}}"
     )
     assert "5: tenants[1].guarantee: there are several pools; write quotas" in refused(text)
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_together_in_file_order() -> None:
     text = changed("{name: b}", "{name: b, weight: -1, limit: 3}").replace("2h", "2")
     lines = refused(text).splitlines()
 
     assert [line.split(":")[1] for line in lines] == ["5", "5", "8"]
 
 
-def test_two_workloads_of_one_name_are_refused_by_their_copies() -> None:
+def test_second_workload_with_the_same_name_is_refused() -> None:
     text = changed("until", "  - {name: w, tenant: b, request: {cpu: 1}}\nuntil")
 
     assert "s.yaml:8: workloads[1]: there is a workload w-0 already (line 7)" in refused(text)
@@ -374,7 +374,9 @@ until: 1h
         ("pods: 2", "pods: 3", "6: workloads[0].pods: of the 3 pods that start together only 2"),
     ],
 )
-def test_what_could_not_start_even_on_empty_nodes_is_refused(old: str, new: str, told: str) -> None:
+def test_workload_that_does_not_fit_on_empty_nodes_is_refused(
+    old: str, new: str, told: str
+) -> None:
     assert len(read(NODES).works) == 1
     message = refused(NODES.replace(old, new))
 
@@ -382,7 +384,7 @@ def test_what_could_not_start_even_on_empty_nodes_is_refused(old: str, new: str,
     assert len(message.splitlines()) == 1
 
 
-def test_what_could_not_start_in_the_pools_it_may_use_is_refused() -> None:
+def test_workload_that_does_not_fit_in_its_allowed_pools_is_refused() -> None:
     text = changed("}}]\nten", "}}, {name: other, capacity: {nvidia.com/gpu: 16}}]\nten")
     text = text.replace("gpu: 1}", "gpu: 9}")
 
@@ -394,13 +396,13 @@ def test_what_could_not_start_in_the_pools_it_may_use_is_refused() -> None:
         assert "no pool has 9, even when it is empty, the largest has 8" in refused(narrow)
 
 
-def test_what_is_in_place_and_could_never_fit_is_told_once() -> None:
+def test_running_workload_that_can_never_fit_is_reported_once() -> None:
     text = changed("tenant: a,", "tenant: a, running: true, pods: 9,")
 
     assert len(refused(text).splitlines()) == 1
 
 
-def test_a_node_of_two_pools_is_refused_since_nothing_would_be_released_into_the_later() -> None:
+def test_node_in_two_pools_is_refused() -> None:
     text = changed(
         "pools: [{name: main, capacity: {nvidia.com/gpu: 8, cpu: 32}}]",
         """\
@@ -479,13 +481,13 @@ def test_the_policy_of_a_scenario_has_every_field_that_the_engine_has() -> None:
     assert {attribute for attribute, _ in FIELDS.values()} == known - live
 
 
-def test_two_nodes_of_one_name_are_refused() -> None:
+def test_second_node_with_the_same_name_is_refused() -> None:
     text = changed("}}]\nten", "}}]\nnodes: [{name: main, capacity: {cpu: 1}}]\nten")
 
     assert "there is a node main already" in refused(text)
 
 
-def test_a_pool_that_selects_nothing_is_refused() -> None:
+def test_pool_that_selects_no_node_is_refused() -> None:
     text = changed(
         "pools: [{name: main, capacity: {nvidia.com/gpu: 8, cpu: 32}}]",
         "pools: [{name: main, nodeSelector: {kind: x}}]\n"
@@ -514,7 +516,7 @@ def test_more_pods_than_can_be_simulated_are_refused() -> None:
         (PLAIN + "---\n" + PLAIN, "s.yaml:9: this is not YAML"),
     ],
 )
-def test_what_is_no_scenario_is_refused(text: str, told: str) -> None:
+def test_invalid_scenario_file_is_refused(text: str, told: str) -> None:
     assert told in refused(text)
 
 
@@ -549,7 +551,7 @@ def test_the_example_is_a_scenario() -> None:
     assert len(load(str(example)).works) == 40 + 4 + 12 + 1 + 4
 
 
-def test_the_scenario_in_the_docs_has_every_field_and_the_values_of_absent_ones() -> None:
+def test_scenario_in_the_docs_has_every_field_and_the_default_policy() -> None:
     page = (DOCS / "scenarios.md").read_text()
     example = page.split("```yaml\n")[1].split("```")[0]
     written = yaml.safe_load(example)
@@ -587,6 +589,6 @@ def test_lengths_of_time_are_exact(text: str, millis: int) -> None:
     "text",
     ["", "5", "1.5", "s", "-1s", "1s1m", "1h1h", "1 h", "1w", "0.1ms", "1e3s", "\uff11s", "nan"],
 )
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         value_parsers.duration(text)

@@ -48,7 +48,7 @@ def test_a_row_becomes_a_workload_in_base_units(tmp_path: Path) -> None:
     assert found.scale == 1
 
 
-def test_what_the_log_does_not_say_is_not_asked_for(tmp_path: Path) -> None:
+def test_empty_columns_of_the_log_are_not_requested(tmp_path: Path) -> None:
     (work,) = read_log(log(tmp_path, "0,,,j1,,1,,,,,,")).works
     assert work.demand == {DEVICE: 1, PODS: 1}
     assert (work.tenant, work.user, work.duration, work.pods) == ("all", "all", None, 1)
@@ -60,20 +60,20 @@ def test_gzipped_logs_are_read(tmp_path: Path) -> None:
     assert [work.at for work in read_log(path).works] == [1000]
 
 
-def test_a_part_of_a_device_makes_all_amounts_thousandths(tmp_path: Path) -> None:
+def test_fraction_of_a_device_scales_all_amounts_to_thousandths(tmp_path: Path) -> None:
     found = read_log(log(tmp_path, "0,t,u,a,1,0.46,,,,5,,", "0,t,u,b,1,2,,,,5,,"))
     assert found.scale == 1000
     assert [work.demand[DEVICE] for work in found.works] == [460, 2000]
 
 
-def test_flat_makes_every_user_a_tenant(tmp_path: Path) -> None:
+def test_option_flat_makes_every_user_a_tenant(tmp_path: Path) -> None:
     rows = ("0,t1,ann,a,1,1,,,,5,,", "1,t2,ann,b,1,1,,,,5,,", "2,t2,bob,c,1,1,,,,5,,")
     works = read_log(log(tmp_path, *rows), flat=True).works
     assert [work.tenant for work in works] == ["ann", "ann", "bob"]
     assert list(tenants_of(works)) == ["ann", "bob"]
 
 
-def test_one_tenant_keeps_only_its_rows(tmp_path: Path) -> None:
+def test_tenant_filter_selects_only_the_rows_of_that_tenant(tmp_path: Path) -> None:
     path = log(tmp_path, "0,t1,ann,a,1,1,,,,5,,", "1,t2,ann,b,1,1,,,,5,,")
     assert [work.name for work in read_log(path, tenant="t2").works] == ["b"]
     with pytest.raises(InvalidInput, match=r"no tenant t22 \(did you mean t2\?\)"):
@@ -100,7 +100,7 @@ def test_rows_out_of_order_are_sorted_and_equal_times_keep_their_order(tmp_path:
         ("1,t,u,j,1,1", "6 values for 12 columns"),
     ],
 )
-def test_a_bad_row_is_refused_with_its_place_and_what_to_do(
+def test_invalid_row_is_refused_with_its_line_and_advice(
     tmp_path: Path, row: str, told: str
 ) -> None:
     path = log(tmp_path, "0,t,u,good,1,1,,,,5,,", row)
@@ -110,7 +110,7 @@ def test_a_bad_row_is_refused_with_its_place_and_what_to_do(
     assert told in str(refused.value)
 
 
-def test_a_job_that_is_there_twice_is_refused_with_both_places(tmp_path: Path) -> None:
+def test_duplicate_job_is_refused_with_both_lines(tmp_path: Path) -> None:
     path = log(tmp_path, "0,t,u,j,1,1,,,,5,,", "1,t,u,j,1,1,,,,5,,")
     with pytest.raises(InvalidInput, match=r"log.csv:3: job_id: j is also at .*log.csv:2"):
         read_log(path)
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
         read_log(broken)
 
 
-def test_shifts_stay_within_bounds_repeat_with_the_seed_and_never_reach_below_zero(
+def test_arrival_shifts_are_bounded_repeat_with_the_seed_and_stay_positive(
     tmp_path: Path,
 ) -> None:
     rows = [f"{second},t,u,j{second},1,1,,,,5,," for second in range(0, 600, 10)]
@@ -146,7 +146,7 @@ def test_shifts_stay_within_bounds_repeat_with_the_seed_and_never_reach_below_ze
     assert one != works
 
 
-def test_gpus_make_one_pool_of_one_node_in_which_models_do_not_matter(tmp_path: Path) -> None:
+def test_option_gpus_makes_one_pool_of_one_node_that_ignores_models(tmp_path: Path) -> None:
     fleet = one_pool(16)
     (node,) = fleet.nodes(1)
     assert [pool.name for pool in fleet.pools] == ["main"]
@@ -156,7 +156,7 @@ def test_gpus_make_one_pool_of_one_node_in_which_models_do_not_matter(tmp_path: 
     assert read_log(path, models=fleet.models).works[0].pools == ()
 
 
-def test_a_cluster_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_cluster_without_gpus_or_with_a_duplicate_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="--gpus 0 is no cluster"):
         one_pool(0)
     with pytest.raises(InvalidInput, match="has no node with a GPU"):
@@ -177,13 +177,13 @@ def test_each_model_of_device_is_a_pool_and_so_are_nodes_without(tmp_path: Path)
     assert fleet.gpus == 10
 
 
-def test_nodes_of_one_model_are_one_pool(tmp_path: Path) -> None:
+def test_nodes_of_one_model_make_one_pool(tmp_path: Path) -> None:
     fleet = read_fleet(fleet_file(tmp_path, "n1,8,V100,64,256", "n2,8,V100,64,256"))
     assert [pool.name for pool in fleet.pools] == ["main"]
     assert fleet.models is None
 
 
-def test_the_models_a_job_names_limit_its_pools_and_a_job_without_devices_may_go_anywhere(
+def test_job_pools_follow_its_models_and_a_job_without_gpus_has_no_limit(
     tmp_path: Path,
 ) -> None:
     fleet = read_fleet(fleet_file(tmp_path, "n1,8,V100,64,256", "n2,2,T4,,", "n3,0,,32,64"))
@@ -198,7 +198,7 @@ def tenants_file(folder: Path, *rows: str) -> Path:
     return path
 
 
-def test_tenants_get_their_weight_guarantee_and_limit_and_others_weight_one(tmp_path: Path) -> None:
+def test_tenants_without_a_row_get_weight_one_and_no_quota(tmp_path: Path) -> None:
     works = read_log(log(tmp_path, "0,a,u,1,1,1,,,,5,,", "0,b,u,2,1,1,,,,5,,")).works
     found = read_tenants(
         tenants_file(tmp_path, "a,2.5,4,8"), tenants_of(works), [PoolName("main")], 1
@@ -219,7 +219,7 @@ def test_tenants_get_their_weight_guarantee_and_limit_and_others_weight_one(tmp_
         ("a,1,1.5,", "guarantee_gpus: '1.5' is not valid; use a whole number"),
     ],
 )
-def test_a_tenant_that_makes_no_sense_is_refused(tmp_path: Path, row: str, told: str) -> None:
+def test_invalid_tenant_row_is_refused(tmp_path: Path, row: str, told: str) -> None:
     works = read_log(log(tmp_path, "0,a,u,1,1,1,,,,5,,")).works
     with pytest.raises(InvalidInput) as refused:
         read_tenants(tenants_file(tmp_path, row), tenants_of(works), [PoolName("main")], 1)

@@ -77,7 +77,7 @@ def test_a_workload_is_submitted_released_and_ends() -> None:
     assert world.now == 100
 
 
-def test_what_does_not_fit_waits_until_something_ends() -> None:
+def test_workload_that_does_not_fit_waits_until_another_ends() -> None:
     world = world_of(1)
     world.add_workload(work("first", duration=Millis(10)))
     world.add_workload(work("second"))
@@ -93,7 +93,7 @@ def test_what_does_not_fit_waits_until_something_ends() -> None:
     assert list(world.waiting_pods()) == []
 
 
-def test_ties_go_to_the_one_added_first() -> None:
+def test_ties_are_resolved_in_order_of_addition() -> None:
     world = world_of(1)
     for index in range(12):
         world.add_workload(work(f"w{index}", duration=Millis(10)))
@@ -105,7 +105,7 @@ def test_ties_go_to_the_one_added_first() -> None:
     assert released == [f"w{index}" for index in range(12)]
 
 
-def test_a_gang_is_released_in_one_moment_with_a_node_for_each_pod() -> None:
+def test_gang_is_released_at_one_instant_with_a_node_for_each_pod() -> None:
     world = world_of(2, 2)
     world.add_workload(work("gang", pods=4, duration=Millis(10)))
     world.advance_to(Millis(10))
@@ -121,7 +121,7 @@ def test_a_gang_is_released_in_one_moment_with_a_node_for_each_pod() -> None:
     assert world.released_pods == {}
 
 
-def test_a_gang_that_does_not_fit_whole_holds_nothing() -> None:
+def test_gang_that_does_not_fit_completely_uses_nothing() -> None:
     world = world_of(3)
     world.add_workload(work("gang", pods=4))
     world.advance_to(Millis(10))
@@ -131,7 +131,7 @@ def test_a_gang_that_does_not_fit_whole_holds_nothing() -> None:
     assert world.released_pods == {}
 
 
-def test_what_was_in_place_is_used_from_the_start_on() -> None:
+def test_workloads_running_at_the_start_use_capacity_from_the_start() -> None:
     world = world_of(2, 2)
     for name, released in (("x", -3000), ("y", -2000), ("z", -1000)):
         world.add_workload(work(name, gpus=1, released=Millis(released), duration=Millis(5000)))
@@ -152,7 +152,7 @@ def test_what_was_in_place_is_used_from_the_start_on() -> None:
     assert (3000, TimelineStep.RELEASED, "new") in told(world)
 
 
-def test_what_was_in_place_was_served_before_everyone_else() -> None:
+def test_workloads_running_at_the_start_count_as_served_in_the_order() -> None:
     world = world_of(2)
     world.add_workload(work("x", of="a", released=Millis(-2000), duration=Millis(3000)))
     world.add_workload(work("y", of="b", released=Millis(-1000), duration=Millis(2000)))
@@ -163,13 +163,13 @@ def test_what_was_in_place_was_served_before_everyone_else() -> None:
     assert told(world)[-1] == (1000, TimelineStep.RELEASED, "q")
 
 
-def test_what_was_in_place_must_have_room() -> None:
+def test_workload_running_at_the_start_is_refused_without_free_capacity() -> None:
     world = world_of(2)
     with pytest.raises(InvalidInput, match="workload x is to run before the start"):
         world.add_workload(work("x", gpus=3, released=Millis(-1000)))
 
 
-def test_what_was_in_place_takes_only_pools_that_it_and_its_tenant_may_use() -> None:
+def test_workload_running_at_the_start_uses_only_allowed_pools() -> None:
     pools = [Pool(PoolName(name), {"kind": name}) for name in ("p", "q", "r")]
     nodes = [node(f"n-{pool.name}", 4, kind=pool.name) for pool in pools]
     picky = replace(tenant("a"), pools=(PoolName("q"), PoolName("r")))
@@ -183,7 +183,7 @@ def test_what_was_in_place_takes_only_pools_that_it_and_its_tenant_may_use() -> 
     assert {pod.pool for pod in world.released_pods.values()} == {"p", "q", "r"}
 
 
-def test_an_evicted_workload_waits_again_and_runs_its_whole_time_anew() -> None:
+def test_evicted_workload_waits_again_and_runs_its_whole_duration_again() -> None:
     world = world_of(2, tenants=[tenant("a", guarantee=2), tenant("b")], policy=GUARANTEE)
     world.add_workload(work("borrower", of="b", gpus=2, duration=Millis(1000)))
     world.add_workload(work("owner", of="a", gpus=2, at=400, duration=Millis(300)))
@@ -250,7 +250,7 @@ def test_a_bare_pod_that_is_evicted_is_gone() -> None:
     assert [pod.name for pod in world.released_pods.values()] == ["owner"]
 
 
-def test_the_engine_is_woken_when_it_asks() -> None:
+def test_engine_gets_a_pass_at_the_time_it_requested() -> None:
     world = world_of(1)
     heard: list[ev.Event] = []
     handle = world.engine.handle
@@ -269,7 +269,7 @@ def test_the_engine_is_woken_when_it_asks() -> None:
     assert [event.at for event in heard if isinstance(event, ev.Pass)] == [10, 10, 50]
 
 
-def test_what_falls_due_by_time_alone_happens_in_time() -> None:
+def test_eviction_due_by_time_alone_occurs_in_time() -> None:
     """No event occurs when the borrower has run for its minute."""
     policy = replace(GUARANTEE, min_runtime=Millis(60_000))
     world = world_of(1, tenants=[tenant("a", guarantee=1), tenant("b")], policy=policy)
@@ -283,7 +283,7 @@ def test_what_falls_due_by_time_alone_happens_in_time() -> None:
     ]
 
 
-def test_events_are_what_the_engine_was_told_passes_aside() -> None:
+def test_event_count_excludes_passes() -> None:
     world = world_of(2)
     assert world.events == 0
     for name in ("x", "y", "z"):
@@ -296,7 +296,7 @@ def test_events_are_what_the_engine_was_told_passes_aside() -> None:
     assert world.events == 9
 
 
-def test_progress_is_told_at_every_instant_that_something_happens() -> None:
+def test_progress_is_reported_at_every_instant_with_an_event() -> None:
     world = world_of(1)
     world.add_workload(work("x", at=3, duration=Millis(4)))
     times: list[int] = []
@@ -305,7 +305,7 @@ def test_progress_is_told_at_every_instant_that_something_happens() -> None:
     assert times == [3, 7]
 
 
-def test_what_comes_next_is_known() -> None:
+def test_time_of_the_next_event_is_reported() -> None:
     world = world_of(1)
     assert world.next_event_at is None
     world.add_workload(work("x", at=3, duration=Millis(4)))

@@ -15,7 +15,7 @@ from app.core.errors import ForecastFailed, ForecastTimeout
 from app.sim.forecast.worker import GIB, Worker
 
 
-async def test_it_answers_with_what_the_function_returns() -> None:
+async def test_worker_process_returns_the_result_of_the_function() -> None:
     worker = Worker(60)
     assert await worker.call(divmod, 17, 5) == (3, 2)
     first = worker.pid
@@ -53,14 +53,14 @@ async def test_too_much_memory_fails_the_call_alone() -> None:
     await worker.close()
 
 
-async def test_an_error_there_is_told_here() -> None:
+async def test_error_in_the_worker_is_raised_in_the_caller() -> None:
     worker = Worker(60)
     with pytest.raises(ForecastFailed, match="ZeroDivisionError"):
         await worker.call(divmod, 1, 0)
     await worker.close()
 
 
-async def test_a_call_that_is_given_up_leaves_nothing_behind() -> None:
+async def test_worker_answers_correctly_after_a_cancelled_call() -> None:
     worker = Worker(60)
     await worker.call(divmod, 1, 1)
     call = asyncio.create_task(worker.call(time.sleep, 50))

@@ -61,7 +61,7 @@ def files(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-async def test_a_term_has_files_of_its_own_in_the_order_of_names(tmp_path: Path) -> None:
+async def test_each_term_has_its_own_files_sorted_by_name(tmp_path: Path) -> None:
     async with running(AuditFolder(tmp_path)) as backlog:
         for number, epoch in ((1, 9), (2, 9), (2, 10), (3, 10)):
             backlog.write_line(f"{epoch}.{number}", number, epoch)
@@ -80,7 +80,7 @@ async def test_a_file_that_is_large_enough_is_left_for_another(tmp_path: Path) -
     assert len(files(tmp_path)) == 3
 
 
-def test_lines_may_come_while_a_folder_is_written(tmp_path: Path) -> None:
+def test_lines_can_be_added_while_the_folder_sink_writes(tmp_path: Path) -> None:
     waiting: deque[AuditLine] = deque()
 
     class Restless(AuditLine):
@@ -118,7 +118,7 @@ async def test_lines_wait_for_a_folder_that_is_missing(
     assert [each.read_text() for each in folder.iterdir()] == ["one\n"]
 
 
-async def test_a_full_disk_is_told_of_once_and_tried_again(
+async def test_full_disk_is_logged_once_and_the_write_is_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = Disk()
@@ -149,7 +149,7 @@ async def test_lines_beyond_the_bound_are_named_by_a_line(
     assert disk.lines[audit_sinks.MOST_LINES :] == [f'{{"audit":true,"missed":{missed}}}', "y"]
 
 
-async def test_a_folder_knows_its_last_entry_and_what_waits(tmp_path: Path) -> None:
+async def test_folder_sink_reports_the_last_entry_copied_or_queued(tmp_path: Path) -> None:
     async with running(AuditFolder(tmp_path)) as backlog:
         assert await backlog.read_last_copied() == 0
         for number, epoch in ((8, 9), (9, 9), (7, 10)):
@@ -165,7 +165,7 @@ async def test_a_folder_knows_its_last_entry_and_what_waits(tmp_path: Path) -> N
         assert await backlog.read_last_copied() == 12
 
 
-async def test_a_sink_that_cannot_be_asked_or_read_says_so() -> None:
+async def test_sink_without_a_readable_position_returns_none_or_zero() -> None:
     assert (
         await Backlog("standard output", audit_sinks.standard_output_sink()).read_last_copied()
         is None
@@ -173,7 +173,7 @@ async def test_a_sink_that_cannot_be_asked_or_read_says_so() -> None:
     assert await Backlog("a disk that is ill", Disk()).read_last_copied() == 0
 
 
-def test_what_is_left_of_a_line_is_written_before_the_next() -> None:
+def test_rest_of_a_partial_line_is_written_before_the_next_line() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     file, waiting = (

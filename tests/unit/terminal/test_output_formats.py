@@ -53,7 +53,7 @@ def test_names_are_kind_and_name_without_duplicates() -> None:
 
 
 @pytest.mark.parametrize("form", [OutputFormat.CSV, OutputFormat.NAME])
-def test_one_object_has_no_format_of_lists(form: OutputFormat) -> None:
+def test_list_formats_are_refused_for_a_single_object(form: OutputFormat) -> None:
     with pytest.raises(InvalidInput, match=f"-o {form.value} prints lists"):
         as_text(OutputOptions(form), {"weight": "2"})
 

@@ -22,7 +22,7 @@ UNKNOWN = b64encode(bytes.fromhex("302a300506032b657f032100") + bytes(32)).decod
 HEAD = SignedHead("c", Head(4, "ab" * 32), 7, Millis(5))
 
 
-async def test_the_key_is_made_once() -> None:
+async def test_signing_key_is_created_once() -> None:
     secrets = FakeSecrets()
     first = await KeptKey(secrets, "ns").load()
     second = await KeptKey(secrets, "ns").load()
@@ -31,7 +31,7 @@ async def test_the_key_is_made_once() -> None:
     assert (await KeptKey(secrets, "ns").load()).public_key != first.public_key
 
 
-async def test_a_secret_without_a_key_keeps_what_else_is_in_it() -> None:
+async def test_secret_without_a_key_retains_its_other_entries() -> None:
     secrets = FakeSecrets()
     secrets.put("ns", SECRET, {"note": b"x"}, ours=False)
     await KeptKey(secrets, "ns").load()
@@ -39,7 +39,7 @@ async def test_a_secret_without_a_key_keeps_what_else_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["garbage", "another kind"])
-async def test_a_key_that_somebody_put_there_is_never_replaced(kind: str) -> None:
+async def test_invalid_key_from_another_author_is_never_replaced(kind: str) -> None:
     other = generate_private_key(SECP256R1())
     pem = other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     secrets = FakeSecrets()

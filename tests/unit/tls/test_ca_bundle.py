@@ -51,6 +51,6 @@ def test_a_foreign_ca_is_not_known_not_even_beside_ours() -> None:
     assert not knows(STAGED, SHOWN, merge_bundles(SHOWN.ca, FOREIGN.ca))
 
 
-def test_cas_that_do_not_vouch_for_what_is_shown_are_not_left_in_place() -> None:
+def test_bundle_without_the_ca_of_the_served_certificate_is_not_retained() -> None:
     assert not knows(STAGED, SHOWN, NEXT.ca)
     assert not knows(None, SHOWN, b"")

@@ -113,7 +113,7 @@ def test_serials_are_long_and_differ(authority: CertificateAuthority) -> None:
     assert max(serial.bit_length() for serial in serials) <= 159
 
 
-def test_purpose_is_only_what_was_asked(authority: CertificateAuthority) -> None:
+def test_certificate_has_only_the_requested_purpose(authority: CertificateAuthority) -> None:
     issued = leaf(authority.issue("c", server=False, client=True, now=NOW, days=1))
     purposes = issued.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(purposes) == [x509.ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -124,12 +124,12 @@ def test_server_without_names_is_refused(authority: CertificateAuthority) -> Non
         authority.issue("c", server=True, client=False, now=NOW, days=1)
 
 
-def test_certificate_for_nothing_is_refused(authority: CertificateAuthority) -> None:
+def test_certificate_without_a_purpose_is_refused(authority: CertificateAuthority) -> None:
     with pytest.raises(InvalidInput, match="server"):
         authority.issue("c", server=False, client=False, now=NOW, days=1)
 
 
-def test_private_file_is_for_its_owner_and_replaces_a_wider_one(tmp_path: Path) -> None:
+def test_private_file_has_mode_0600_and_replaces_a_readable_one(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"old")
     path.chmod(0o644)
@@ -139,7 +139,7 @@ def test_private_file_is_for_its_owner_and_replaces_a_wider_one(tmp_path: Path) 
     assert [entry.name for entry in tmp_path.iterdir()] == ["key"]
 
 
-def test_private_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_of_a_private_file_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):
         write_private(tmp_path / "taken", b"x")

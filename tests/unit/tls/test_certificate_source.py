@@ -84,7 +84,7 @@ async def look(each: Renewal, clock: Clock, times: int = 3) -> None:
     clock.seconds += SETTLE
 
 
-async def test_changed_files_are_served_after_their_ca_is_trusted(
+async def test_changed_certificate_is_served_after_its_ca_is_published(
     tmp_path: Path, clock: Clock
 ) -> None:
     old, new = new_content(NAMES, NOW, 9), new_content(NAMES, NOW, 9)
@@ -130,7 +130,9 @@ async def test_files_that_are_being_written_are_not_mixed(tmp_path: Path) -> Non
     assert (await source.read_bundle()).certificate == new["tls.crt"]
 
 
-async def test_a_key_that_does_not_fit_changes_nothing(tmp_path: Path, clock: Clock) -> None:
+async def test_key_that_does_not_match_the_certificate_changes_nothing(
+    tmp_path: Path, clock: Clock
+) -> None:
     old, new = new_content(NAMES, NOW, 9), new_content(NAMES, NOW, 9)
     write(tmp_path, old)
     each, _ = await renewal(brought(tmp_path), clock)
@@ -152,7 +154,7 @@ async def test_files_that_vanish_are_named(tmp_path: Path) -> None:
         await source.read_bundle()
 
 
-async def test_a_secret_somebody_put_there_is_followed_and_never_renewed(clock: Clock) -> None:
+async def test_secret_of_another_author_is_followed_and_never_renewed(clock: Clock) -> None:
     secrets, content = FakeSecrets(), new_content(NAMES, NOW - timedelta(days=8), 9)
     secrets.put(NAMESPACE, SECRET, content, ours=False)
     each, published = await renewal(kept(secrets, clock), clock)
@@ -166,7 +168,7 @@ async def test_a_secret_somebody_put_there_is_followed_and_never_renewed(clock: 
     assert published[-1] == new["ca.crt"]
 
 
-async def test_only_a_webhook_makes_a_secret(clock: Clock) -> None:
+async def test_only_a_webhook_creates_the_secret(clock: Clock) -> None:
     secrets = FakeSecrets()
     assert await kept(secrets, clock, writes=False).read_bundle() is None
     assert not secrets.stored
@@ -174,7 +176,9 @@ async def test_only_a_webhook_makes_a_secret(clock: Clock) -> None:
     assert await kept(secrets, clock, writes=False).read_bundle() == made
 
 
-async def test_a_secret_that_lacks_a_part_says_which_and_serving_goes_on(clock: Clock) -> None:
+async def test_incomplete_secret_is_reported_and_the_old_certificate_still_served(
+    clock: Clock,
+) -> None:
     secrets = FakeSecrets()
     each, _ = await renewal(kept(secrets, clock), clock)
     served = each.serving
@@ -184,7 +188,7 @@ async def test_a_secret_that_lacks_a_part_says_which_and_serving_goes_on(clock: 
     assert each.serving == served
 
 
-async def test_what_could_not_be_published_is_not_taken_for_trusted(clock: Clock) -> None:
+async def test_certificate_is_not_served_until_its_ca_was_published(clock: Clock) -> None:
     secrets = FakeSecrets()
     each, published = await renewal(kept(secrets, clock), clock)
     await look(each, clock)
@@ -206,7 +210,7 @@ async def test_what_could_not_be_published_is_not_taken_for_trusted(clock: Clock
     assert each.serving != served
 
 
-async def test_what_fails_is_tried_again_and_told_once(
+async def test_failed_renewal_is_retried_and_logged_once(
     caplog: pytest.LogCaptureFixture, clock: Clock
 ) -> None:
     secrets, published = FakeSecrets(), Published()

@@ -69,7 +69,7 @@ def test_a_successor_is_staged_once_two_thirds_of_the_life_have_passed(fresh: Co
     assert next_step(fresh, DUE, NEVER, SETTLE) is RotationStep.STAGE
 
 
-def test_while_staged_both_cas_are_trusted_and_the_old_certificate_is_served(
+def test_staged_rotation_trusts_both_cas_and_serves_the_old_certificate(
     fresh: Content, staged: Content
 ) -> None:
     assert as_served(staged).certificate == fresh["tls.crt"]
@@ -82,7 +82,7 @@ def test_a_successor_waits_until_its_ca_has_settled(staged: Content) -> None:
     assert next_step(staged, DUE, SETTLE, SETTLE) is RotationStep.PROMOTE
 
 
-def test_a_promoted_certificate_is_the_staged_one_under_the_same_trust(
+def test_promoted_certificate_is_the_staged_one_with_unchanged_cas(
     staged: Content, promoted: Content
 ) -> None:
     assert promoted == {
@@ -92,7 +92,7 @@ def test_a_promoted_certificate_is_the_staged_one_under_the_same_trust(
     }
 
 
-def test_the_old_ca_goes_last(fresh: Content, promoted: Content) -> None:
+def test_old_ca_is_dropped_last(fresh: Content, promoted: Content) -> None:
     assert next_step(promoted, DUE, NEVER, SETTLE) is RotationStep.REST
     assert next_step(promoted, DUE, SETTLE, SETTLE) is RotationStep.REST
     assert next_step(promoted, DUE, 2 * SETTLE, SETTLE) is RotationStep.DROP
@@ -104,7 +104,7 @@ def test_the_old_ca_goes_last(fresh: Content, promoted: Content) -> None:
     assert next_step(dropped, DUE, SETTLE, SETTLE) is RotationStep.REST
 
 
-def test_a_successor_that_grew_old_in_waiting_is_staged_anew(staged: Content) -> None:
+def test_staged_certificate_that_grew_old_is_staged_again(staged: Content) -> None:
     late = DUE + 28 * DAY
     assert (
         next_step({**staged, "next.crt": staged["tls.crt"]}, late, SETTLE, SETTLE)
@@ -127,7 +127,7 @@ def test_a_certificate_that_has_ended_is_replaced_at_once(
     assert "next.crt" not in content_after(RotationStep.REPLACE, content, NAMES, ended, DAYS)
 
 
-def test_a_ca_that_did_not_sign_is_left_alone_if_none_did(fresh: Content) -> None:
+def test_cas_are_not_dropped_if_none_signed_the_certificate(fresh: Content) -> None:
     strangers = merge_bundles(*(new_content(NAMES, MADE, DAYS)["ca.crt"] for _ in range(2)))
     content = {**fresh, "ca.crt": strangers}
     assert next_step(content, MADE, SETTLE, SETTLE) is RotationStep.REST
@@ -166,7 +166,7 @@ def test_more_trust_is_published_at_once_and_less_later(staged: Content, fresh: 
     assert next_move(ServedState(more, more.ca), less, DUE, SETTLE, SETTLE) == PublishCAs(less.ca)
 
 
-def test_nothing_is_waited_for_when_the_old_certificate_has_ended(fresh: Content) -> None:
+def test_rotation_does_not_wait_if_the_old_certificate_has_expired(fresh: Content) -> None:
     old, new = as_served(fresh), as_served(new_content(NAMES, DUE, DAYS))
     ended = expires_at(old.certificate)
     assert next_move(ServedState(old, old.ca), new, ended, NEVER, SETTLE) == PublishCAs(
@@ -189,7 +189,7 @@ def test_a_bundle_is_a_set(fresh: Content, promoted: Content) -> None:
 
 
 @pytest.mark.parametrize(("certificate", "ca"), [(b"junk", b"ca"), (b"certificate", b"junk")])
-def test_what_is_no_certificate_is_said_so(fresh: Content, certificate: bytes, ca: bytes) -> None:
+def test_invalid_pem_is_reported(fresh: Content, certificate: bytes, ca: bytes) -> None:
     first = fresh["tls.crt"] if certificate == b"certificate" else certificate
     second = fresh["ca.crt"] if ca == b"ca" else ca
     with pytest.raises(InvalidSettings, match="PEM"):

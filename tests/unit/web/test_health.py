@@ -37,7 +37,7 @@ async def test_metrics_need_a_token_and_the_right_to_read_them(
     assert (METRIC in reply.body) == (status == 200)
 
 
-async def test_refused_readers_of_metrics_are_not_asked_about_without_end() -> None:
+async def test_refused_requests_for_metrics_are_rate_limited() -> None:
     rights = Rights()
     strangers = RateLimit(2, lambda: 0.0)
     app = ops_app({}, Liveness(), Access(rights, address_limit=strangers))
@@ -47,11 +47,11 @@ async def test_refused_readers_of_metrics_are_not_asked_about_without_end() -> N
     assert statuses[-5:] == [429] * 5
 
 
-async def test_metrics_are_public_if_the_operator_says_so() -> None:
+async def test_metrics_are_public_if_no_access_check_is_configured() -> None:
     assert METRIC in (await call(ops_app({}, Liveness(), None), "GET", "/metrics")).body
 
 
-async def test_health_asks_for_no_token_and_asks_nobody() -> None:
+async def test_health_endpoints_need_no_token_and_check_no_rights() -> None:
     rights = Rights()
     app = ops_app({}, Liveness(), Access(rights))
     assert (await call(app, "GET", "/livez")).status == 200
@@ -59,7 +59,7 @@ async def test_health_asks_for_no_token_and_asks_nobody() -> None:
     assert rights.asked == 0
 
 
-async def test_metrics_are_refused_while_nobody_can_say_who_asks() -> None:
+async def test_metrics_are_503_if_the_caller_cannot_be_checked() -> None:
     reply = await call(
         ops_app({}, Liveness(), Access(Rights({READS}, fails=True))),
         "GET",

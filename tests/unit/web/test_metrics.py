@@ -68,7 +68,7 @@ def test_shares_are_shown_in_units_people_use(leading: PrometheusLeader) -> None
     assert sample("fairgate_capacity", pool="h100", resource="cpu") == 1.5
 
 
-def test_a_tenant_that_is_gone_is_shown_no_more(leading: PrometheusLeader) -> None:
+def test_gauge_of_a_deleted_tenant_is_removed(leading: PrometheusLeader) -> None:
     leading.set_shares(view(a=tenant(4), b=tenant(1)))
     leading.set_shares(view(b=tenant(2)))
 
@@ -90,7 +90,7 @@ def test_only_a_leader_shows_shares(leading: PrometheusLeader) -> None:
     assert used("a") is None
 
 
-def test_a_replica_that_leads_no_more_shows_no_gauge_of_a_tenant_or_pool(
+def test_replica_that_no_longer_leads_exports_no_tenant_or_pool_gauge(
     leading: PrometheusLeader,
 ) -> None:
     """The alert `FairgateBudgetBlocksReclaim` must end when another replica leads."""
@@ -124,7 +124,9 @@ def test_a_refusal_of_a_node_is_counted_by_pool_and_reason(leading: PrometheusLe
     assert counted() == before + 1
 
 
-def test_equality_is_told_of_those_who_wait_at_the_top(leading: PrometheusLeader) -> None:
+def test_jain_index_counts_only_top_level_tenants_with_pending_pods(
+    leading: PrometheusLeader,
+) -> None:
     half, none = Fraction(1, 2), Fraction(0)
     leading.set_shares(
         view(
@@ -151,7 +153,7 @@ def test_the_drift_is_shown_by_a_leader_only(leading: PrometheusLeader) -> None:
     assert sample("fairgate_fairness_drift_ratio") == 0
 
 
-def test_what_waits_is_shown_by_the_pool_it_waits_for(leading: PrometheusLeader) -> None:
+def test_pending_workloads_are_counted_by_their_pool(leading: PrometheusLeader) -> None:
     known = view(a=tenant(0, pending=9), b=tenant(0))
     leading.set_backlog(known, {TenantName("a"): BacklogStats({H100: 4, None: 2}, None)}, {})
 
@@ -183,7 +185,7 @@ def test_the_age_of_the_oldest_is_computed_when_it_is_read() -> None:
     assert age("a") is None
 
 
-def test_what_is_free_and_of_no_use_is_shown_while_anything_is_free(
+def test_fragmentation_is_exported_only_while_capacity_is_free(
     leading: PrometheusLeader,
 ) -> None:
     leading.set_backlog(view(), {}, {H100: 0.25})
@@ -192,7 +194,7 @@ def test_what_is_free_and_of_no_use_is_shown_while_anything_is_free(
     assert sample("fairgate_fragmentation_ratio", pool="h100") is None
 
 
-def test_an_eviction_is_counted_with_what_was_lost(leading: PrometheusLeader) -> None:
+def test_eviction_is_counted_with_its_lost_resource_seconds(leading: PrometheusLeader) -> None:
     def counted() -> tuple[float, float, float]:
         evicted = sample("fairgate_reclaimed_total", tenant="a", reason="unbound") or 0
         name = "fairgate_evicted_resource_seconds_total"
@@ -204,7 +206,7 @@ def test_an_eviction_is_counted_with_what_was_lost(leading: PrometheusLeader) ->
     assert counted() == (before[0] + 1, before[1] + 80, before[2] + 5)
 
 
-def test_a_release_is_counted_by_what_became_of_it(leading: PrometheusLeader) -> None:
+def test_release_is_counted_by_its_outcome(leading: PrometheusLeader) -> None:
     def counted(result: str) -> float:
         labels = {"tenant": "a", "pool": "h100", "result": result}
         return sample("fairgate_release_total", **labels) or 0

@@ -39,7 +39,7 @@ def test_the_glossary_explains_each_wait_reason() -> None:
     assert {rule.value for rule in Rule} <= GLOSSARY
 
 
-def test_the_glossary_says_what_to_do_about_each_fault() -> None:
+def test_page_glossary_explains_each_fault_code() -> None:
     codes = re.findall(r'code="(\w+)"', (API / "dashboard_state.py").read_text())
     assert len(codes) >= 5
     assert {*codes, "ConnectionLost", "Observe"} <= GLOSSARY

@@ -46,12 +46,12 @@ def by(document: Document) -> str:
     )
 
 
-def test_who_makes_a_resource_is_written_on_it() -> None:
+def test_author_of_a_new_resource_is_recorded() -> None:
     made = stored(None, resource({"weight": "1"}), ALICE)
     assert by(made) == "alice"
 
 
-def test_who_changes_it_takes_the_place_of_who_made_it() -> None:
+def test_author_of_a_change_replaces_the_creator() -> None:
     made = stored(None, resource({"weight": "1"}), ROOT)
     changed = stored(made, {**made, "spec": {"weight": "2"}}, ALICE)
     assert by(changed) == "alice"
@@ -65,13 +65,13 @@ def test_a_change_of_labels_alone_leaves_the_name() -> None:
     assert by(stored(made, bare, ALICE)) == "root"
 
 
-def test_a_name_after_a_change_that_was_not_signed_is_not_believed() -> None:
+def test_author_is_not_trusted_after_an_unsigned_change() -> None:
     made = stored(None, resource({"weight": "1"}), ROOT)
     made["spec"], made["metadata"]["generation"] = {"weight": "9"}, 2
     assert by(made) == ""
 
 
-def test_nobody_puts_another_name_on_a_change() -> None:
+def test_user_cannot_record_another_author() -> None:
     forged = resource({"weight": "1"}, **{BY: "root", AT: "1"})
     assert by(stored(None, forged, ALICE)) == "alice"
     made = stored(None, resource({"weight": "1"}), ROOT)
@@ -79,7 +79,7 @@ def test_nobody_puts_another_name_on_a_change() -> None:
     assert by(stored(made, again, ALICE)) == "root"
 
 
-def test_fairgates_api_names_for_whom_it_asks() -> None:
+def test_api_of_fairgate_records_the_user_of_the_request() -> None:
     named = resource({"weight": "1"}, **{BY: "alice"})
     assert by(stored(None, named, API, speaks=True)) == "alice"
     assert by(stored(None, resource({"weight": "1"}), API, speaks=True)) == "fairgate-api"
@@ -114,12 +114,12 @@ def test_the_name_is_that_of_the_last_change_or_none(
 
 
 @pytest.mark.parametrize("annotations", [None, {}, {"mine": "1"}, {BY: "another", "mine": "1"}])
-def test_who_removes_the_gate_is_written_on_the_pod(annotations: dict[str, str] | None) -> None:
+def test_remover_of_the_gate_is_recorded_on_the_pod(annotations: dict[str, str] | None) -> None:
     pod = {"metadata": {"annotations": annotations} if annotations is not None else {}}
     patch = stamps.gate_remover_patch(annotations, ROOT)
     assert apply(pod, patch)["metadata"]["annotations"] == {**(annotations or {}), BY: "root"}
 
 
 @pytest.mark.parametrize("broken", [None, 7, [], {"metadata": 1}, {"spec": []}])
-def test_what_is_no_resource_does_no_harm(broken: Any) -> None:
+def test_malformed_resource_causes_no_error(broken: Any) -> None:
     stamps.author_patch(broken, broken, ALICE, False)

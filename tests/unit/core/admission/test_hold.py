@@ -55,7 +55,7 @@ def held(pod: Json) -> tuple[Json, tuple[str, ...]]:
     return apply(pod, verdict.patch), verdict.warnings
 
 
-def test_a_pod_that_asks_for_nothing_managed_is_left_alone() -> None:
+def test_pod_without_managed_resources_is_ignored() -> None:
     assert (
         decide_hold(replace(asking(), demand={Resource("cpu"): 1000}), TEAM, MANAGED)
         == IgnoreDecision()
@@ -63,7 +63,7 @@ def test_a_pod_that_asks_for_nothing_managed_is_left_alone() -> None:
     assert decide_hold(replace(asking(), demand={GPU: 0}), TEAM, MANAGED) == IgnoreDecision()
 
 
-def test_a_pod_with_claims_is_held_whatever_they_may_come_to() -> None:
+def test_pod_with_device_claims_is_held_even_if_it_requests_only_cpu() -> None:
     pod = replace(asking(has_device_claims=True), demand={Resource("cpu"): 1000})
     assert isinstance(decide_hold(pod, TEAM, MANAGED), HoldDecision)
 
@@ -77,7 +77,7 @@ def test_a_bare_pod_gets_gate_labels_and_stamps() -> None:
     assert warnings == ()
 
 
-def test_a_template_with_a_label_of_ours_makes_no_pods() -> None:
+def test_pod_is_refused_if_its_template_sets_a_wrong_fairgate_label() -> None:
     """The controller would lose each pod by its selector and create another."""
     for labels in ({"fairgate.io/pool": "h100"}, {"fairgate.io/user": "bob"}):
         verdict = decide_hold(asking(labels=labels, trusts_stamp=True), TEAM, MANAGED)
@@ -89,7 +89,7 @@ def test_a_template_with_a_label_of_ours_makes_no_pods() -> None:
     )
 
 
-def test_mixed_stamps_that_stay_as_they_were_keep_nobody_from_the_object() -> None:
+def test_update_that_leaves_mixed_submitter_stamps_unchanged_is_allowed() -> None:
     """The object was created while the webhook was not called. Its finalizers must be removable."""
     rules = PodValidator(ValidationRules())
     assert rules.check_template_stamps(["alice", ""], ["alice", ""], UserName("collector")) is None
@@ -106,7 +106,7 @@ def test_a_mirror_in_somebodys_name_is_none() -> None:
     assert isinstance(decide_hold(replace(made, annotations=named), TEAM, MANAGED), DenyDecision)
 
 
-def test_what_users_wrote_stays() -> None:
+def test_hold_keeps_the_labels_annotations_and_gates_of_the_user() -> None:
     labels, annotations = {"app": "train"}, {"note": "x", "fairgate.io/pools": "h100"}
     pod, warnings = held(
         {
@@ -121,7 +121,7 @@ def test_what_users_wrote_stays() -> None:
     assert warnings == ()
 
 
-def test_a_gate_that_is_there_already_is_not_added_twice() -> None:
+def test_existing_gate_is_not_added_twice() -> None:
     pod, _ = held({"metadata": {}, "spec": {"schedulingGates": [{"name": GATE}]}})
 
     assert pod["spec"]["schedulingGates"] == [{"name": GATE}]
@@ -174,14 +174,14 @@ def test_a_node_name_is_refused_because_it_passes_the_queue() -> None:
 
 
 @pytest.mark.parametrize(("pending", "refused"), [(4, False), (5, True), (6, True)])
-def test_max_pending_refuses_what_is_beyond_it(pending: int, refused: bool) -> None:
+def test_max_pending_refuses_pods_beyond_the_limit(pending: int, refused: bool) -> None:
     verdict = decide_hold(asking(), replace(TEAM, pending=pending, max_pending=5), MANAGED)
 
     assert isinstance(verdict, DenyDecision) is refused
 
 
 @pytest.mark.parametrize("legal", ["alice", "", "a", "A.b_c-1", "x" * 63])
-def test_a_legal_label_value_is_kept(legal: str) -> None:
+def test_valid_label_value_is_unchanged(legal: str) -> None:
     assert label_value(legal) == legal
 
 
@@ -202,7 +202,7 @@ def test_any_other_becomes_a_short_hash(text: str) -> None:
         ("preemptible", "False", True),
     ],
 )
-def test_who_miswrites_an_annotation_is_told_and_keeps_it(
+def test_invalid_annotation_causes_a_warning_and_is_not_changed(
     key: str, written: str, told: bool
 ) -> None:
     annotations = {f"fairgate.io/{key}": written}
@@ -232,7 +232,7 @@ def test_a_release_takes_the_gate_away_and_pins_the_pod() -> None:
     assert pod["metadata"]["annotations"]["fairgate.io/release"] == "7.42"
 
 
-def test_a_release_keeps_the_selector_the_user_wrote() -> None:
+def test_release_keeps_the_node_selector_of_the_user() -> None:
     pod = stored()
     pod["spec"]["nodeSelector"] = {"zone": "a"}
 
@@ -255,7 +255,7 @@ def test_a_release_adds_the_tolerations_of_the_pool_to_those_of_the_pod() -> Non
 
 
 @pytest.mark.parametrize("written", [None, "false", "true"])
-def test_a_pod_that_was_allowed_to_borrow_stays_evictable(written: str | None) -> None:
+def test_pod_released_as_preemptible_stays_evictable(written: str | None) -> None:
     """Its user may have changed the annotation after the decision."""
     pod = stored()
     if written is not None:
@@ -266,7 +266,7 @@ def test_a_pod_that_was_allowed_to_borrow_stays_evictable(written: str | None) -
     assert may_be_evicted(released["metadata"]["annotations"])
 
 
-def test_a_pod_that_started_within_the_guarantee_keeps_its_protection() -> None:
+def test_pod_released_as_non_preemptible_cannot_be_evicted() -> None:
     pod = stored()
     pod["metadata"]["annotations"][ANNOTATION_PREEMPTIBLE] = "false"
 
@@ -318,7 +318,7 @@ def test_a_pod_with_another_gate_is_not_released() -> None:
         apply(pod, release_patch(ORDER))
 
 
-def test_an_old_leader_cannot_release_what_a_new_one_has_fenced() -> None:
+def test_old_leader_cannot_release_a_pod_that_a_new_leader_fenced() -> None:
     fenced = apply(stored(), fence_patch("u-1", "0", "0@8"))
 
     with pytest.raises(PatchFailed):

@@ -45,7 +45,7 @@ def warned(kind: TemplateKind, document: Any, asks: bool = True) -> tuple[str, .
         ("jobs", None, ""),
     ],
 )
-def test_what_the_pods_of_a_template_cannot_be_is_said_to_its_maker(
+def test_gang_annotations_that_cannot_work_cause_a_warning_at_create(
     resource: str, document: Any, words: str
 ) -> None:
     found = warned(KINDS[resource], document)
@@ -53,7 +53,7 @@ def test_what_the_pods_of_a_template_cannot_be_is_said_to_its_maker(
     assert all(words in each for each in found)
 
 
-def test_templates_that_ask_for_nothing_are_not_looked_at() -> None:
+def test_template_without_managed_resources_gets_no_warning() -> None:
     assert warned(KINDS["jobs"], made({"fairgate.io/gang-failure": "no"}), asks=False) == ()
 
 
@@ -77,7 +77,7 @@ def test_templates_that_ask_for_nothing_are_not_looked_at() -> None:
         ("annotations", "max-runtime", ""),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest_known_one(
+def test_warning_about_an_unknown_key_suggests_the_nearest_known_key(
     resource: str, place: str, key: str, words: str
 ) -> None:
     template = {"metadata": {place: {f"fairgate.io/{key}": "1h"}}, "spec": {}}

@@ -57,7 +57,7 @@ def kept(of: dict[str, PriorityClass]) -> dict[str, PriorityClass]:
 # --- twins that should exist ---
 
 
-def test_each_class_whose_pods_evict_has_a_twin_of_its_value() -> None:
+def test_each_preempting_class_has_a_twin_with_its_value() -> None:
     polite = PriorityClass("polite", 5, never_preempts=True)
     system = PriorityClass("system-node-critical", 2_000_001_000)
     wanted = wanted_twins(known(HIGH, TWIN, polite, system))
@@ -67,7 +67,7 @@ def test_each_class_whose_pods_evict_has_a_twin_of_its_value() -> None:
     }
 
 
-def test_a_class_somebody_else_named_like_a_twin_has_a_twin_itself() -> None:
+def test_foreign_class_with_the_name_of_a_twin_gets_its_own_twin() -> None:
     assert "fairgate-fairgate-high" in wanted_twins(known(PriorityClass("fairgate-high", 3)))
 
 
@@ -94,16 +94,16 @@ def test_keeping_them_once_is_enough_and_touches_only_our_own(chosen: list[Prior
     [replace(TWIN, value=999), replace(TWIN, never_preempts=False), replace(TWIN, is_default=True)],
     ids=["value", "policy", "default"],
 )
-def test_a_twin_that_was_tampered_with_is_made_anew(spoilt: PriorityClass) -> None:
+def test_changed_twin_is_replaced(spoilt: PriorityClass) -> None:
     assert surplus_twins(known(HIGH, spoilt, NONE)) == [spoilt]
     assert kept(known(HIGH, spoilt, NONE)) == known(HIGH, TWIN, NONE)
 
 
-def test_a_twin_goes_with_its_class() -> None:
+def test_twin_of_a_deleted_class_is_surplus() -> None:
     assert surplus_twins(known(TWIN, NONE)) == [TWIN]
 
 
-def test_a_class_that_only_carries_our_label_is_left_alone() -> None:
+def test_class_that_only_has_the_fairgate_label_is_not_surplus() -> None:
     labelled = PriorityClass("batch", 3, never_preempts=True, is_ours=True)
     assert surplus_twins(known(labelled, NONE)) == []
 
@@ -123,7 +123,7 @@ def test_a_pod_without_a_class_gets_the_twin_of_none(name: str | None) -> None:
     assert replacement_class(name, PREEMPTS, known(NONE)) == NO_CLASS_TWIN
 
 
-def test_a_pod_that_evicts_nobody_keeps_its_class() -> None:
+def test_non_preempting_pod_keeps_its_class() -> None:
     assert priority_patch("polite", NEVER, {}) == []
     assert priority_patch("fairgate-high", NEVER, known(HIGH, TWIN)) == []
 
@@ -139,7 +139,7 @@ def test_a_pod_that_evicts_nobody_keeps_its_class() -> None:
     ],
     ids=["nothing", "no twin", "no class", "old value", "no policy"],
 )
-def test_a_pod_whose_twin_is_not_known_yet_is_asked_to_come_again(
+def test_pod_is_refused_with_503_until_its_twin_exists(
     of: dict[str, PriorityClass],
 ) -> None:
     refused = replacement_class("high", PREEMPTS, of)
@@ -149,7 +149,7 @@ def test_a_pod_whose_twin_is_not_known_yet_is_asked_to_come_again(
     )
 
 
-def test_a_twin_whose_name_is_taken_is_said_to_be() -> None:
+def test_pod_is_refused_if_the_name_of_its_twin_is_taken() -> None:
     refused = replacement_class("high", PREEMPTS, known(HIGH, PriorityClass("fairgate-high", 3)))
     assert isinstance(refused, Unfit)
     assert refused.code == 403
@@ -174,7 +174,7 @@ def test_classes_of_the_system_are_refused() -> None:
     st.one_of(st.none(), names),
     st.sampled_from([PREEMPTS, None, ""]),
 )
-def test_whatever_a_pod_gets_has_its_value_and_evicts_nobody(
+def test_replacement_class_has_the_same_value_and_never_preempts(
     chosen: list[PriorityClass], name: str | None, policy: str | None
 ) -> None:
     of = known(*chosen)

@@ -66,7 +66,7 @@ def test_a_resize_within_the_present_charge_is_allowed() -> None:
     assert refusal(PRICED, after=4, charged=4, before=2) is None
 
 
-def test_an_infeasible_request_may_stay_but_not_be_lowered_to_more_than_the_charge() -> None:
+def test_infeasible_request_cannot_be_lowered_to_more_than_its_charge() -> None:
     assert refusal(PRICED, after=8, charged=4, before=8) is None
     assert refusal(PRICED, after=6, charged=4, before=8)
 

@@ -86,11 +86,11 @@ def test_memory_that_no_pool_holds() -> None:
     assert why_not(both, 2, annotations={SIZE: "70B"}) == ""
 
 
-def test_a_pool_of_which_nobody_wrote_what_its_devices_hold_may_serve() -> None:
+def test_pool_without_declared_device_memory_may_serve_any_pod() -> None:
     assert why_not(known(kind("t4", 16), kind("other")), annotations={MEMORY: "500Gi"}) == ""
 
 
-def test_a_slice_holds_what_its_name_tells() -> None:
+def test_memory_of_a_mig_slice_is_read_from_its_name() -> None:
     required = PodRequirements({Resource("nvidia.com/mig-1g.10gb"): 1}, {MEMORY: "11Gi"})
     found = refuse_unsatisfiable(required, known(kind("a100")), MANAGED)
     assert found is not None
@@ -107,12 +107,12 @@ def test_a_slice_holds_what_its_name_tells() -> None:
         (tuple(kind(f"p{n}") for n in range(9)), "there are p0, p1, p2, p3 and 5 more"),
     ],
 )
-def test_an_annotation_that_names_no_pool_there_is(pools: tuple[Pool, ...], there: str) -> None:
+def test_annotation_with_only_unknown_pools_is_refused(pools: tuple[Pool, ...], there: str) -> None:
     text = why_not(known(*pools), annotations={POOLS: "h200, h300"})
     assert "fairgate.io/pools names h200, h300, and there is no such pool; " + there in text
 
 
-def test_one_pool_that_there_is_will_do() -> None:
+def test_annotation_with_one_existing_pool_is_accepted() -> None:
     assert why_not(known(), annotations={POOLS: "default"}) == ""
     assert why_not(known(kind("a")), annotations={POOLS: "typo,a"}) == ""
 
@@ -124,7 +124,7 @@ def test_a_tenants_pools_and_the_annotation_that_names_others() -> None:
     assert "pool b: its tenant team may not use it" in text
 
 
-def test_pools_of_a_tenant_above_bind_nobody_below() -> None:
+def test_pool_list_of_another_tenant_does_not_restrict_a_pod() -> None:
     """As in the leader, only the tenant's own list counts."""
     above = team("above", pools=("a",))
     assert why_not(known(kind("b"), tenants=(team(), above))) == ""
@@ -153,14 +153,14 @@ def test_the_limit_of_a_tenant_above_counts() -> None:
     assert "the limit of tenant above is 4" in text
 
 
-def test_a_limit_of_what_no_share_is_about_holds_nobody_back() -> None:
+def test_limit_on_a_resource_without_shares_refuses_no_pod() -> None:
     cpu = Resource("cpu")
     tenant = Tenant(TenantName("t"), NOW, quotas={PoolName("a"): Quota(limit={cpu: 1})})
     required = PodRequirements({GPU: 1, cpu: 8000})
     assert refuse_unsatisfiable(required, known(kind("a"), tenants=(tenant,)), MANAGED) is None
 
 
-def test_what_a_pool_may_grow_to_counts_once_its_size_is_known() -> None:
+def test_maximum_capacity_of_a_pool_counts_once_its_size_is_known() -> None:
     small = kind("a", most=8)
     assert why_not(known(small), 9) == ""
     assert "and the whole pool has 8 at most" in why_not(known(small, a=0), 9)
@@ -169,7 +169,7 @@ def test_what_a_pool_may_grow_to_counts_once_its_size_is_known() -> None:
     assert why_not(known(kind("a"), a=4), 9) == ""  # anyone may add nodes
 
 
-def test_of_claims_nothing_is_known() -> None:
+def test_pod_with_claims_is_never_refused_as_unsatisfiable() -> None:
     annotations = {SIZE: "70B", POOLS: "nowhere"}
     assert why_not(known(kind("a", 16)), claims=True, annotations=annotations) == ""
     required = PodRequirements({Resource("deviceclass.resource.kubernetes.io/gpu"): 1}, annotations)
@@ -182,7 +182,7 @@ def test_many_pools_are_counted_not_listed() -> None:
     assert len(text) < 600
 
 
-def test_what_cannot_be_read_is_refused_whatever_the_pools() -> None:
+def test_invalid_annotation_is_refused_regardless_of_the_pools() -> None:
     found = refuse_invalid_annotations(PodRequirements({GPU: 1}, {MEMORY: "40GB"}))
     assert isinstance(found, DenyDecision)
     assert found.code == 422
@@ -204,7 +204,7 @@ T4 = ev.PoolObserved(NOW, kind("t4", 16))
 LARGE = gpu_pod(annotations={SIZE: "70B"})
 
 
-async def test_the_webhook_refuses_what_cannot_ever_start() -> None:
+async def test_webhook_refuses_a_pod_that_can_never_start() -> None:
     response = await answer(app_of(await view_of(T4)), review(LARGE))
     assert response["allowed"] is False
     assert response["status"]["code"] == 403
@@ -216,7 +216,7 @@ async def test_a_dry_run_is_refused_alike() -> None:
     assert response["allowed"] is False
 
 
-async def test_it_refuses_nothing_by_what_may_be_old() -> None:
+async def test_webhook_refuses_nothing_while_its_pools_are_stale() -> None:
     view = await view_of(T4)
     await view.put(ev.SourceStale(NOW, ev.WatchedSource.POOLS))
     assert (await answer(app_of(view), review(LARGE)))["allowed"] is True
@@ -224,14 +224,14 @@ async def test_it_refuses_nothing_by_what_may_be_old() -> None:
     assert (await answer(app_of(view), review(LARGE)))["allowed"] is False
 
 
-async def test_who_has_not_seen_the_pools_refuses_nothing_by_them() -> None:
+async def test_webhook_accepts_unknown_pools_before_it_received_the_pools() -> None:
     view = WebhookCache()
     await view.put(ev.SourceFresh(NOW, ev.WatchedSource.TENANTS))
     pod = gpu_pod(annotations={POOLS: "nowhere"})
     assert (await answer(app_of(view), review(pod)))["allowed"] is True
 
 
-async def test_a_pool_that_is_gone_serves_nobody_and_one_that_came_does() -> None:
+async def test_webhook_follows_deleted_and_new_pools() -> None:
     view = await view_of(T4)
     pod = gpu_pod(annotations={POOLS: "t4"})
     assert (await answer(app_of(view), review(pod)))["allowed"] is True
@@ -241,14 +241,14 @@ async def test_a_pool_that_is_gone_serves_nobody_and_one_that_came_does() -> Non
     assert (await answer(app_of(view), review(gpu_pod("2", annotations={SIZE: "70B"}))))["allowed"]
 
 
-async def test_what_cannot_be_read_is_refused_though_the_pools_are_not_known() -> None:
+async def test_webhook_refuses_invalid_annotations_before_it_received_the_pools() -> None:
     view = WebhookCache()
     await view.put(ev.SourceFresh(NOW, ev.WatchedSource.TENANTS))
     response = await answer(app_of(view), review(gpu_pod(annotations={MEMORY: "40GB"})))
     assert response["status"]["code"] == 422
 
 
-async def test_who_only_observes_refuses_nothing() -> None:
+async def test_observe_mode_warns_and_refuses_nothing() -> None:
     view = await view_of(T4, ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
     for pod in (LARGE, gpu_pod(annotations={MEMORY: "40GB"})):
         response = await answer(app_of(view), review(pod))

@@ -70,7 +70,7 @@ def test_every_place_of_a_kind_is_stamped(kind: WorkloadKind) -> None:
     assert stamp_templates(places, None, apply(document, patch), ALICE, asks) == ([], ())
 
 
-def test_one_template_with_devices_is_enough_for_all_of_an_object() -> None:
+def test_one_template_with_devices_causes_all_templates_to_be_stamped() -> None:
     places = KINDS["ray.io", "rayclusters"]
     gpu = {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}}}
     document = {"spec": {"headGroupSpec": {"template": {"spec": {}}}, "workerGroupSpecs": [gpu]}}

@@ -440,7 +440,9 @@ def run(*arguments: Path | str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-async def test_the_example_prints_one_sentence(sample: Sample, tmp_path: Path) -> None:
+async def test_example_verifier_prints_its_verdict_in_one_line(
+    sample: Sample, tmp_path: Path
+) -> None:
     chain, key = tmp_path / "chain", tmp_path / "audit.pub"
     chain.write_bytes(text(sample.lines))
     key.write_text(sample.key + "\n")

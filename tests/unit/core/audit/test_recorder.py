@@ -122,7 +122,7 @@ def next_leader(bench: Bench, *there: Pod, intents: tuple[Intend, ...] = ()) -> 
     return other
 
 
-def test_a_held_pod_is_told_once_with_what_it_asks_for() -> None:
+def test_held_pod_is_recorded_once_with_its_request() -> None:
     bench = Bench(gpus=0)
     pod = held_pod("p", "team", 2, user="alice", priority=7)
     bench.see(pod)
@@ -141,7 +141,7 @@ def test_a_held_pod_is_told_once_with_what_it_asks_for() -> None:
     ]
 
 
-def test_a_release_is_told_with_its_reason_when_it_is_certain() -> None:
+def test_confirmed_release_is_recorded_with_its_reason() -> None:
     bench = Bench()
     pod = held_pod("p", "team", 2)
     bench.see(pod)
@@ -154,7 +154,7 @@ def test_a_release_is_told_with_its_reason_when_it_is_certain() -> None:
     assert not facts.keys() & {"settled", "by", "byHand"}
 
 
-def test_a_release_that_both_the_answer_and_the_watch_show_is_told_once() -> None:
+def test_release_confirmed_by_answer_and_watch_is_recorded_once() -> None:
     for answer_first in (True, False):
         bench = Bench()
         pod = held_pod("p", "team")
@@ -169,7 +169,7 @@ def test_a_release_that_both_the_answer_and_the_watch_show_is_told_once() -> Non
         assert facts["waited"] == 10
 
 
-def test_a_release_whose_pod_is_gone_before_the_answer_is_told() -> None:
+def test_release_is_recorded_if_its_pod_is_gone_before_the_answer() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -232,7 +232,7 @@ def test_a_standby_that_saw_a_pod_deleted_during_its_release_reports_no_bypass()
     assert bench.told(EntryType.BYPASSED) == []
 
 
-def test_a_release_whose_answer_was_lost_is_told_by_the_finished_pod() -> None:
+def test_release_with_a_lost_answer_is_recorded_once_its_pod_finished() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -246,7 +246,7 @@ def test_a_release_whose_answer_was_lost_is_told_by_the_finished_pod() -> None:
 @pytest.mark.parametrize(
     "answer", [ReleaseOutcome.HELD, ReleaseOutcome.UNSENT, ReleaseOutcome.GONE]
 )
-def test_a_release_that_did_not_happen_is_not_told(answer: ReleaseOutcome) -> None:
+def test_failed_release_is_not_recorded(answer: ReleaseOutcome) -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -255,7 +255,7 @@ def test_a_release_that_did_not_happen_is_not_told(answer: ReleaseOutcome) -> No
     assert not bench.told(EntryType.RELEASED)
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_audit_markers_of_a_deleted_pod_are_removed() -> None:
     bench = Bench()
     pod, other = held_pod("p", "team"), held_pod("q", "team", 99)
     bench.see(pod, other)
@@ -266,7 +266,7 @@ def test_who_is_gone_is_forgotten() -> None:
     assert pods(bench) == {}
 
 
-def test_a_new_leader_tells_what_came_while_nobody_led() -> None:
+def test_new_leader_records_pods_created_while_there_was_no_leader() -> None:
     bench = Bench(gpus=0)
     known, new = held_pod("known", "team", 99), held_pod("new", "team", 99)
     bench.see(known)
@@ -274,7 +274,7 @@ def test_a_new_leader_tells_what_came_while_nobody_led() -> None:
     assert [facts["pod"] for facts in other.told(EntryType.HELD)] == ["new"]
 
 
-def test_a_new_leader_tells_the_release_that_the_last_one_did_not() -> None:
+def test_new_leader_records_a_release_that_the_last_leader_did_not() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -284,7 +284,7 @@ def test_a_new_leader_tells_the_release_that_the_last_one_did_not() -> None:
     assert not next_leader(other, released(pod, "1.1")).told(EntryType.RELEASED)
 
 
-def test_a_new_leader_does_not_repeat_what_was_told() -> None:
+def test_new_leader_does_not_repeat_recorded_entries() -> None:
     bench = Bench()
     three = [held_pod(name, "team") for name in "abc"]
     bench.see(*three)
@@ -295,7 +295,7 @@ def test_a_new_leader_does_not_repeat_what_was_told() -> None:
     assert not other.told(EntryType.HELD)
 
 
-def test_what_ended_while_nobody_led_is_told_by_who_saw_it() -> None:
+def test_new_leader_records_a_release_that_it_observed_as_follower() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -310,7 +310,7 @@ def test_what_ended_while_nobody_led_is_told_by_who_saw_it() -> None:
     assert pods(other) == {}
 
 
-def test_a_begun_release_of_a_pod_that_is_gone_is_told_as_uncertain() -> None:
+def test_begun_release_of_a_deleted_pod_is_recorded_as_uncertain() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -320,7 +320,7 @@ def test_a_begun_release_of_a_pod_that_is_gone_is_told_as_uncertain() -> None:
     assert pods(other) == {}
 
 
-def test_a_held_pod_that_went_while_nobody_led_was_not_released() -> None:
+def test_held_pod_deleted_without_a_leader_is_not_recorded_as_released() -> None:
     bench = Bench(gpus=0)
     bench.see(held_pod("p", "team"))
     other = next_leader(bench)
@@ -328,7 +328,7 @@ def test_a_held_pod_that_went_while_nobody_led_was_not_released() -> None:
     assert pods(other) == {}
 
 
-def test_where_the_notes_were_lost_one_entry_says_so() -> None:
+def test_one_entry_summarizes_the_pods_if_the_audit_markers_were_lost() -> None:
     bench = Bench(lead=False)
     many = [held_pod(f"p{i}", "team", 99) for i in range(50)]
     bench.see(*many, released(held_pod("q", "team"), "1.1"))
@@ -341,7 +341,7 @@ def test_where_the_notes_were_lost_one_entry_says_so() -> None:
     assert len(bench.told(EntryType.HELD)) == 2
 
 
-def test_a_new_leader_tells_of_many_by_and_by_and_of_what_changed_first() -> None:
+def test_new_leader_records_changes_first_and_many_pods_in_batches() -> None:
     many = [held_pod(f"p{number:04}", "team", 99) for number in range(2 * BACKLOG_BATCH + 1)]
     bench = Bench(8, *many, lead=False)
     bench.hear(ev.TenantObserved(bench.at, tenant()))
@@ -355,7 +355,7 @@ def test_a_new_leader_tells_of_many_by_and_by_and_of_what_changed_first() -> Non
     assert len(bench.told(EntryType.HELD)) == len(many)
 
 
-def test_what_becomes_of_a_pod_is_told_after_that_it_was_held() -> None:
+def test_held_entry_of_a_pod_precedes_its_other_entries() -> None:
     many = [held_pod(f"p{number:04}", "team", 99) for number in range(BACKLOG_BATCH + 4)]
     bench = Bench(8, *many, lead=False)
     bench.lead(1)
@@ -393,7 +393,7 @@ def evicting() -> tuple[Bench, Pod]:
     return bench, pod
 
 
-def test_an_eviction_is_told_when_it_is_accepted_and_once() -> None:
+def test_accepted_eviction_is_recorded_once() -> None:
     bench, pod = evicting()
     assert not bench.told(EntryType.RECLAIMED)
     bench.hear(ev.EvictionAccepted(bench.at, pod.uid))
@@ -403,27 +403,27 @@ def test_an_eviction_is_told_when_it_is_accepted_and_once() -> None:
     assert len(bench.told(EntryType.RECLAIMED)) == 1
 
 
-def test_an_eviction_whose_pod_is_gone_before_the_answer_is_told_once() -> None:
+def test_eviction_is_recorded_once_if_its_pod_is_gone_before_the_answer() -> None:
     bench, pod = evicting()
     bench.gone(pod)
     bench.hear(ev.EvictionAccepted(bench.at, pod.uid))
     assert len(bench.told(EntryType.RECLAIMED)) == 1
 
 
-def test_an_eviction_that_was_refused_is_not_told() -> None:
+def test_refused_eviction_is_not_recorded() -> None:
     bench, pod = evicting()
     bench.hear(ev.EvictionRefused(bench.at, pod.uid))
     bench.gone(pod)
     assert not bench.told(EntryType.RECLAIMED)
 
 
-def test_a_follower_tells_nothing() -> None:
+def test_follower_records_nothing() -> None:
     bench = Bench(lead=False)
     bench.see(held_pod("p", "team"), released(held_pod("q", "team"), "1.1"))
     assert bench.recorder.records == []
 
 
-def test_a_release_by_hand_is_told_with_the_name_that_the_webhook_wrote() -> None:
+def test_release_by_hand_is_recorded_with_the_name_from_the_webhook() -> None:
     bench = Bench(gpus=0)
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -437,7 +437,7 @@ def test_a_release_by_hand_is_told_with_the_name_that_the_webhook_wrote() -> Non
     assert not bench.told(EntryType.ADOPTED)
 
 
-def test_a_release_by_hand_past_the_webhook_is_told_as_by_nobody_known() -> None:
+def test_release_by_hand_without_the_webhook_is_recorded_as_by_unknown() -> None:
     bench = Bench(gpus=0)
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -446,14 +446,14 @@ def test_a_release_by_hand_past_the_webhook_is_told_as_by_nobody_known() -> None
     assert facts["by"] == "unknown"
 
 
-def test_who_was_there_before_us_is_told_as_adopted() -> None:
+def test_pod_older_than_the_installation_is_recorded_as_adopted() -> None:
     pod = replace(held_pod("p", "team"), gates=(), release_annotation=RELEASE_ADOPTED)
     bench = Bench(8, pod, lead=False)
     bench.lead(1)
     assert [facts["pod"] for facts in bench.told(EntryType.ADOPTED)] == ["p"]
 
 
-def test_what_a_pod_says_of_itself_is_no_release_by_hand() -> None:
+def test_annotations_written_in_observe_mode_prove_no_release_by_hand() -> None:
     """Any user may write the annotations in Observe mode."""
     bench = Bench(lead=False)
     bench.hear(ev.PolicyObserved(bench.at, Policy(mode=Mode.OBSERVE)))
@@ -475,7 +475,7 @@ def test_what_a_pod_says_of_itself_is_no_release_by_hand() -> None:
     assert "running" in [facts["pod"] for facts in bench.told(EntryType.ADOPTED)]
 
 
-def test_a_pod_that_nobody_noted_and_that_ended_is_no_release_by_hand() -> None:
+def test_finished_pod_without_a_marker_is_not_recorded_as_released_by_hand() -> None:
     pod = replace(
         held_pod("p", "team"), gates=(), release_annotation=RELEASE_ADOPTED, gate_removed_by="olga"
     )
@@ -484,7 +484,7 @@ def test_a_pod_that_nobody_noted_and_that_ended_is_no_release_by_hand() -> None:
     assert not bench.told(EntryType.RELEASED)
 
 
-def test_a_bypass_is_told_once_over_all_terms() -> None:
+def test_bypass_is_recorded_once_over_all_terms() -> None:
     bench = Bench()
     pod = replace(held_pod("p", "team"), gates=(), release_annotation="", gate_removed_by="root")
     bench.see(pod)
@@ -512,7 +512,7 @@ def tenant(**more: object) -> Tenant:
     return replace(Tenant(TenantName("a"), Millis(0)), **more)  # type: ignore[arg-type]
 
 
-def test_a_changed_tenant_is_told_with_before_and_after() -> None:
+def test_tenant_change_is_recorded_with_before_and_after() -> None:
     bench = Bench()
     first = tenant(weight=Fraction(1), user_weights={UserName("al"): Fraction(1)})
     quotas = {POOL: Quota({GPU: 8}, {})}
@@ -554,7 +554,7 @@ def test_a_mode_that_is_no_longer_stated_is_recorded() -> None:
     ]
 
 
-def test_a_change_while_nobody_led_is_told_by_the_next_leader() -> None:
+def test_change_without_a_leader_is_recorded_by_the_next_leader() -> None:
     bench = Bench()
     bench.hear(ev.PolicyObserved(bench.at, Policy()))
     bench.hear(ev.TenantObserved(bench.at, tenant()))
@@ -583,7 +583,7 @@ def test_a_long_change_is_cut_and_counted() -> None:
     assert len(json.dumps(facts)) < 3000
 
 
-def test_a_crowd_of_small_changes_hides_no_large_one() -> None:
+def test_important_changes_are_recorded_before_many_user_weights() -> None:
     bench = Bench()
     users = {UserName(f"user-{i:03}@a-long-company.example"): Fraction(1) for i in range(25)}
     bench.hear(ev.TenantObserved(bench.at, tenant(user_weights=users)))
@@ -600,7 +600,7 @@ def test_a_crowd_of_small_changes_hides_no_large_one() -> None:
     assert facts["more"]
 
 
-def test_one_name_more_in_a_long_list_shows() -> None:
+def test_one_new_name_in_a_long_list_is_recorded() -> None:
     bench = Bench()
     many = tuple(f"namespace-{number:03}" for number in range(20))
     bench.hear(ev.TenantObserved(bench.at, tenant(namespaces=many)))
@@ -612,7 +612,7 @@ def test_one_name_more_in_a_long_list_shows() -> None:
     assert set(second["namespaces"]) == {"before", "after"}
 
 
-def test_a_change_beyond_what_is_shown_has_another_digest() -> None:
+def test_change_that_is_cut_from_the_entry_changes_the_digest() -> None:
     bench = Bench()
     users = {UserName(f"user-{i:03}"): Fraction(1) for i in range(100)}
     for last in (1, 2):
@@ -624,7 +624,7 @@ def test_a_change_beyond_what_is_shown_has_another_digest() -> None:
     assert changed["digestBefore"] == made["digestAfter"] != changed["digestAfter"]
 
 
-def test_a_pod_seen_behind_the_gate_again_by_an_old_sighting_is_not_told_again() -> None:
+def test_outdated_observation_of_a_held_pod_is_not_recorded_again() -> None:
     bench = Bench()
     pod = held_pod("p", "team")
     bench.see(pod)
@@ -633,7 +633,7 @@ def test_a_pod_seen_behind_the_gate_again_by_an_old_sighting_is_not_told_again()
     assert len(bench.told(EntryType.HELD)) == len(bench.told(EntryType.RELEASED)) == 1
 
 
-def test_an_intent_alone_tells_nothing_of_a_pod_whose_release_was_told() -> None:
+def test_intent_without_a_charge_causes_no_second_release_entry() -> None:
     """The chain is ahead of the store: the charge that settles the intent was never written."""
     bench = Bench()
     pod = held_pod("p", "team")

@@ -46,13 +46,13 @@ def test_the_oldest_is_found_behind_younger_work_of_higher_priority() -> None:
     assert found.pods == {H100: 4}
 
 
-def test_what_several_pools_can_serve_waits_for_any() -> None:
+def test_pod_that_fits_several_pools_is_counted_without_a_pool() -> None:
     news = [*pool("h100", 1), *pool("t4", 1), tenant("p"), tenant("a", parent="p")]
     found = engine(*news, waiting("w", 1)).queries.backlog_by_tenant()
     assert found[TenantName("a")].pods == found[TenantName("p")].pods == {None: 1}
 
 
-def test_nothing_waits_of_who_has_it_all() -> None:
+def test_tenant_with_only_running_pods_has_no_backlog() -> None:
     seen = engine(*pool("h100", 1), tenant("a"), runs("r", "a", "u", "h100-00"))
     found = seen.queries.backlog_by_tenant()[TenantName("a")]
     assert (found.pods, found.oldest) == ({}, None)
@@ -71,7 +71,7 @@ def leading(*events: ev.ClusterEvent) -> Engine:
     return made
 
 
-def test_devices_left_over_beside_what_pods_ask_for_count_as_lost() -> None:
+def test_free_devices_that_no_waiting_pod_can_use_count_as_fragmented() -> None:
     nodes = [
         ev.NodeObserved(NOW, Node(NodeName(f"n{i}"), {}, {GPU: 4, PODS: 10}, True)) for i in (1, 2)
     ]
@@ -81,7 +81,7 @@ def test_devices_left_over_beside_what_pods_ask_for_count_as_lost() -> None:
     assert part == 1
 
 
-def test_nothing_is_told_of_fragments_before_any_pod_was_seen() -> None:
+def test_fragmentation_is_not_reported_before_any_pod_was_seen() -> None:
     assert engine(*pool("h100", 2)).queries.fragmentation() == {}
 
 
@@ -107,7 +107,7 @@ def test_users_and_child_tenants_are_siblings() -> None:
     assert users[UserName("z")].fair_share == pytest.approx(1 / 3)
 
 
-def test_weight_nothing_is_owed_nothing() -> None:
+def test_tenant_of_weight_0_has_no_share() -> None:
     seen = engine(*pool("h100", 1), tenant("a", 0), tenant("b"), held("w", "a", "u"))
     assert owed(seen, "a") == 0
 

@@ -32,7 +32,7 @@ def test_siblings_are_owed_by_their_weights() -> None:
     }
 
 
-def test_a_level_shares_what_its_parent_is_owed_and_users_are_siblings_of_tenants() -> None:
+def test_users_and_child_tenants_divide_the_share_of_their_parent() -> None:
     parts = shares_by_weight({A: stands(1, alice=1, bob=2), B: stands(3), C: stands(1, A)})
     assert parts[A, TENANT_ITSELF] == Fraction(1, 4)
     assert (parts[A, ALICE], parts[A, BOB], parts[C, TENANT_ITSELF]) == (
@@ -42,7 +42,7 @@ def test_a_level_shares_what_its_parent_is_owed_and_users_are_siblings_of_tenant
     )
 
 
-def test_weight_0_is_owed_nothing_also_if_everybody_has_it() -> None:
+def test_weight_0_has_no_share_even_if_all_siblings_have_weight_0() -> None:
     assert shares_by_weight({A: stands(0), B: stands(1)})[A, TENANT_ITSELF] == 0
     assert shares_by_weight({A: stands(0), B: stands(0)}) == {
         (A, TENANT_ITSELF): 0,
@@ -97,7 +97,7 @@ async def shown(both: Both, method: str, path: str, body: object = None) -> dict
     }
 
 
-async def test_a_weight_shows_what_it_does_to_all(both: Both) -> None:
+async def test_dry_run_of_a_weight_shows_every_changed_share(both: Both) -> None:
     assert await shown(both, "PUT", "a/weight", {"weight": "3"}) == {
         "a": ("0.5", "0.75"),
         "b": ("0.5", "0.25"),
@@ -105,18 +105,18 @@ async def test_a_weight_shows_what_it_does_to_all(both: Both) -> None:
     }
 
 
-async def test_a_users_weight_shows_what_it_does_to_the_others(both: Both) -> None:
+async def test_dry_run_of_a_user_weight_shows_the_shares_of_the_other_users(both: Both) -> None:
     assert await shown(both, "PUT", "c/users/bob/weight", {"weight": "3"}) == {
         "c/alice": ("0.5", "0.125"),
         "c/bob": (None, "0.375"),
     }
 
 
-async def test_a_new_tenant_and_one_that_goes_show_what_they_do(both: Both) -> None:
+async def test_dry_run_of_a_new_or_deleted_tenant_shows_the_changed_shares(both: Both) -> None:
     assert (await shown(both, "PUT", "d", {"weight": "2"}))["d"] == (None, "0.5")
     gone = await shown(both, "DELETE", "c")
     assert gone == {"c": ("0.5", None), "c/alice": ("0.5", None)}
 
 
-async def test_what_changes_no_weight_changes_no_share(both: Both) -> None:
+async def test_dry_run_without_a_weight_change_shows_no_shares(both: Both) -> None:
     assert await shown(both, "PUT", "b", {"paused": True}) == {}

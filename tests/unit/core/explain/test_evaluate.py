@@ -100,7 +100,7 @@ BARE = ev.PoolObserved(NOW, Pool(PoolName("bare"), {"gpu": "none"}))
         ),
     ],
 )
-def test_each_pool_says_what_excludes_a_pod(
+def test_reason_of_each_pool_states_why_it_excludes_the_pod(
     pod: Pod, more: tuple[ev.ClusterEvent, ...], pool: str, reason: str
 ) -> None:
     found = asked(pod, *more)
@@ -139,7 +139,7 @@ def test_each_pool_says_what_excludes_a_pod(
         ),
     ],
 )
-def test_a_pool_that_is_too_small_says_by_how_much(
+def test_reason_of_a_pool_that_is_too_small_states_the_amounts(
     pod: Pod, more: tuple[ev.ClusterEvent, ...], reasons: tuple[str, str]
 ) -> None:
     found = asked(pod, *more)
@@ -148,7 +148,7 @@ def test_a_pool_that_is_too_small_says_by_how_much(
     assert found.position == 1
 
 
-def test_a_gang_whose_pods_may_not_go_to_one_pool_is_told_so() -> None:
+def test_reason_states_that_the_pods_of_a_gang_may_not_share_one_pool() -> None:
     gang = replace(POD, gang="g", gang_size=2, selector={"gpu": "h100"})
     mate = replace(held_pod("q", "a", 1), gang="g", gang_size=2, selector={"gpu": "t4"})
     found = asked(gang, ev.PodObserved(NOW, mate))
@@ -165,7 +165,7 @@ def test_a_gang_larger_than_a_pool_that_holds_each_pod_needs_fewer_pods_or_more_
     assert remedies(9) == ("less asked for by each pod", "larger nodes in pool h100 or t4")
 
 
-def test_room_taken_by_what_is_not_managed_may_come_free_again() -> None:
+def test_capacity_used_by_unmanaged_pods_does_not_exclude_a_pool() -> None:
     taken = ev.UnmanagedPodObserved(NOW, UnmanagedPod(Uid("b"), NodeName("n0"), {PODS: 99, GPU: 5}))
     found = asked(replace(held_pod("p", "a", 8), selector={"gpu": "h100"}), taken)
     assert found.rule is Rule.CAPACITY

@@ -21,7 +21,7 @@ def held(watch: Watch) -> list[str]:
     return [each.ref.name for each in watch.all(EmitEvent) if each.reason is EventReason.HELD]
 
 
-def test_a_pod_that_came_while_nobody_led_gets_its_event() -> None:
+def test_pod_created_while_there_was_no_leader_gets_its_event() -> None:
     watch = Watch(LARGE, lead=False)
     watch.lead(EPOCH)
     assert held(watch) == ["p"]
@@ -51,7 +51,7 @@ def test_a_recent_pod_gets_its_event_from_the_next_leader_too() -> None:
     assert held(watch) == ["p"]
 
 
-def test_events_of_a_large_gang_cost_as_much_per_pod_as_those_of_a_small_one() -> None:
+def test_event_cost_per_pod_does_not_grow_with_the_gang_size() -> None:
     """Each pod of a gang that becomes complete gets an event. The gang is compared once."""
 
     def calls_per_pod(pods: int) -> float:

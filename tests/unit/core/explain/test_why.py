@@ -59,7 +59,7 @@ def told(engine: Engine, pod: Pod) -> list[str]:
     return [engine.queries.wait_reason(e.ref.uid) or "" for e in told]
 
 
-def test_who_is_at_the_limit_is_told_the_numbers() -> None:
+def test_reason_of_a_pod_at_a_limit_states_the_numbers() -> None:
     engine = leader(Quota(limit={GPU: 3}))
     first, second = held_pod("p0", "a", 2, user="u"), held_pod("p1", "a", 2, user="u")
 
@@ -75,7 +75,7 @@ def test_who_is_at_the_limit_is_told_the_numbers() -> None:
     assert reason.rule is Rule.LIMIT
 
 
-def test_who_must_not_be_evicted_is_told_to_stay_within_the_guarantee() -> None:
+def test_reason_of_a_non_preemptible_pod_states_the_guarantee() -> None:
     engine = leader(Quota(guarantee={GPU: 1}))
     stubborn = replace(held_pod("p", "a", 2, user="u"), preemptible=False)
 
@@ -86,7 +86,7 @@ def test_who_must_not_be_evicted_is_told_to_stay_within_the_guarantee() -> None:
     ]
 
 
-def test_the_missing_guarantee_is_told_as_a_number_and_as_a_remedy() -> None:
+def test_missing_guarantee_is_reported_with_its_amount_and_a_remedy() -> None:
     engine = leader(Quota())
     stubborn = replace(held_pod("p", "a", 2, user="u"), preemptible=False)
 
@@ -101,7 +101,7 @@ def test_the_missing_guarantee_is_told_as_a_number_and_as_a_remedy() -> None:
     assert not any("less than" in each for each in found.remedies)
 
 
-def test_of_several_pools_the_guaranteed_one_is_told() -> None:
+def test_pool_with_a_guarantee_is_reported_among_several_pools() -> None:
     engine = leader(Quota())
     for name in (PoolName("a100"), PoolName("h100")):
         engine.handle(ev.PoolObserved(NOW, Pool(name, {"pool": name})))
@@ -131,7 +131,7 @@ def with_pools(quotas: dict[PoolName, Quota], parent: TenantName | None = None) 
     return engine
 
 
-def test_the_pool_with_the_fewest_missing_guarantees_is_told() -> None:
+def test_pool_with_the_fewest_missing_guarantees_is_reported() -> None:
     """The own guarantee covers the pod in one pool, so only the parent must guarantee more."""
     quotas = {PoolName("pb"): Quota(guarantee={GPU: 2}), PoolName("pc"): Quota(guarantee={GPU: 8})}
     engine = with_pools(quotas, TenantName("parent"))
@@ -142,7 +142,7 @@ def test_the_pool_with_the_fewest_missing_guarantees_is_told() -> None:
     assert any("guarantee of tenant parent in pool pc to 3" in each for each in found.remedies)
 
 
-def test_all_tenants_that_must_guarantee_more_are_told_at_once() -> None:
+def test_all_tenants_that_need_a_larger_guarantee_are_reported() -> None:
     engine = with_pools({PoolName("pc"): Quota(guarantee={GPU: 2})}, TenantName("parent"))
 
     found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
@@ -158,7 +158,7 @@ def test_all_tenants_that_must_guarantee_more_are_told_at_once() -> None:
     )
 
 
-def test_each_guarantee_above_is_raised_by_its_own_use() -> None:
+def test_guarantee_of_each_parent_is_raised_by_its_own_usage() -> None:
     engine = leader(Quota())
     parent = None
     for name, amount, namespace in (("top", 5, "t"), ("mid", 5, "m"), ("low", 2, "l")):
@@ -182,7 +182,7 @@ def test_each_guarantee_above_is_raised_by_its_own_use() -> None:
     ]
 
 
-def test_a_limit_in_one_of_two_pools_does_not_hide_the_guarantee() -> None:
+def test_limit_in_one_pool_does_not_hide_the_missing_guarantee_in_another() -> None:
     engine = with_pools({PoolName("pb"): Quota(guarantee={GPU: 2}, limit={GPU: 2})})
 
     found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
@@ -191,7 +191,7 @@ def test_a_limit_in_one_of_two_pools_does_not_hide_the_guarantee() -> None:
     assert "guarantee of tenant team in pool pc: " in found.text
 
 
-def test_a_device_that_the_guarantee_does_not_name_is_told() -> None:
+def test_device_missing_from_the_guarantee_is_reported() -> None:
     engine = with_pools({PoolName("pc"): Quota(guarantee={CPU: 9})})
 
     found = asked(engine, replace(held_pod("p", "a", 3, user="u"), preemptible=False))
@@ -200,7 +200,7 @@ def test_a_device_that_the_guarantee_does_not_name_is_told() -> None:
     assert "3 nvidia.com/gpu asked, 0 nvidia.com/gpu guarantee" in found.text
 
 
-def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> None:
+def test_reason_of_a_pod_that_lacks_only_capacity_states_no_limits() -> None:
     engine = leader(Quota(limit={GPU: 8}))
     engine.handle(ev.PodObserved(NOW, held_pod("b", "b", 8)))
     engine.handle(ev.Pass(NOW))
@@ -217,7 +217,7 @@ def asked(engine: Engine, pod: Pod) -> WaitExplanation:
     return found
 
 
-def test_who_is_next_is_told_what_must_come_free() -> None:
+def test_reason_of_the_first_pod_states_the_capacity_to_free() -> None:
     engine = leader(Quota())
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "b", 6)))
     engine.handle(ev.Pass(NOW))
@@ -229,7 +229,7 @@ def test_who_is_next_is_told_what_must_come_free() -> None:
     assert found.remedies[0] == "the end of pods that use 2 nvidia.com/gpu in pool default"
 
 
-def test_who_stands_behind_his_own_is_told_how_many_they_are() -> None:
+def test_reason_states_how_many_pods_of_the_same_user_are_ahead() -> None:
     engine = leader(Quota())
     for name in ("wall", "first", "second"):
         engine.handle(ev.PodObserved(NOW, held_pod(name, "a", 8, user="u")))
@@ -281,7 +281,9 @@ def full(tenant: Tenant, weights: dict[TenantName, str]) -> Engine:
 @pytest.mark.parametrize(
     ("user", "word"), [("me", "me"), ("the boss", "'the boss'"), ("o'x", "'o'\"'\"'x'")]
 )
-def test_a_user_of_weight_0_is_told_so_and_who_may_change_it(user: str, word: str) -> None:
+def test_weight_0_of_a_user_is_reported_with_the_admin_that_can_change_it(
+    user: str, word: str
+) -> None:
     weights = {UserName(user): Fraction(0)}
     engine = full(Tenant(TenantName("team"), NOW, namespaces=("a",), user_weights=weights), {})
     engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 8, user="secret", since=5)))
@@ -300,7 +302,7 @@ def test_a_user_of_weight_0_is_told_so_and_who_may_change_it(user: str, word: st
     ("parent", "admin"),
     [(None, "a cluster admin"), (TenantName("parent"), "an admin of tenant parent")],
 )
-def test_a_tenant_of_weight_0_is_told_so_and_who_may_change_it(
+def test_weight_0_of_a_tenant_is_reported_with_the_admin_that_can_change_it(
     parent: TenantName | None, admin: str
 ) -> None:
     team = Tenant(TenantName("team"), NOW, Fraction(0), namespaces=("a",), parent=parent)
@@ -318,7 +320,7 @@ def test_a_tenant_of_weight_0_is_told_so_and_who_may_change_it(
     )
 
 
-def test_weight_0_of_a_user_is_told_also_while_another_tenant_comes_first() -> None:
+def test_weight_0_of_a_user_is_reported_even_if_another_tenant_is_first() -> None:
     weights = {UserName("me"): Fraction(0)}
     engine = full(Tenant(TenantName("team"), NOW, namespaces=("a",), user_weights=weights), {})
     other = Tenant(TenantName("other"), NOW, Fraction(2), namespaces=("b",))
@@ -333,7 +335,7 @@ def test_weight_0_of_a_user_is_told_also_while_another_tenant_comes_first() -> N
     assert any(each.endswith("weights set team --user me 1") for each in found.remedies)
 
 
-def test_weight_0_is_not_told_if_it_is_not_the_cause() -> None:
+def test_weight_0_is_not_reported_if_it_is_not_the_cause() -> None:
     """Nothing is free and no sibling waits; or a sibling has weight 0, too; or a guarantee."""
     weights = {UserName(name): Fraction(0) for name in ("me", "secret")}
     team = Tenant(TenantName("team"), NOW, Fraction(0), namespaces=("a",), user_weights=weights)
@@ -354,7 +356,7 @@ def test_weight_0_is_not_told_if_it_is_not_the_cause() -> None:
     assert not any("weight 0" in each.text for each in (alone, level, guaranteed))
 
 
-def test_the_guarantee_of_another_tenant_goes_first() -> None:
+def test_reason_states_that_another_tenant_is_within_its_guarantee() -> None:
     engine = leader(Quota(guarantee={GPU: 4}))
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 8)))
     engine.handle(ev.Pass(NOW))
@@ -379,7 +381,7 @@ def test_the_guarantee_of_another_tenant_goes_first() -> None:
         ("1", 2, "tenant team has the lower used part of its guarantee: 0 against 0.5 of other"),
     ],
 )
-def test_the_rule_by_which_another_tenant_goes_first_is_told(
+def test_reason_states_the_rule_that_puts_another_tenant_first(
     weight: str, guarantee: int | None, reason: str
 ) -> None:
     quota = Quota(guarantee={GPU: guarantee} if guarantee else {})
@@ -400,7 +402,7 @@ def test_the_rule_by_which_another_tenant_goes_first_is_told(
     assert [each.reason for each in found.ahead] == [reason]
 
 
-def test_a_namespace_without_a_tenant_needs_one_to_go_first() -> None:
+def test_remedy_for_a_namespace_without_a_tenant_is_a_new_tenant() -> None:
     engine = leader(Quota())
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "ns", 8)))
     engine.handle(ev.Pass(NOW))
@@ -413,7 +415,7 @@ def test_a_namespace_without_a_tenant_needs_one_to_go_first() -> None:
     )
 
 
-def test_without_backfill_the_next_keeps_the_small_waiting() -> None:
+def test_without_backfill_a_small_pod_waits_for_the_first_pod() -> None:
     engine = leader(Quota())
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 6)))
     engine.handle(ev.Pass(NOW))
@@ -426,7 +428,7 @@ def test_without_backfill_the_next_keeps_the_small_waiting() -> None:
     assert found.numbers["own before it"] == "1"
 
 
-def test_the_owner_is_told_who_comes_first_and_what_excludes_a_pool() -> None:
+def test_event_states_the_first_tenant_or_why_a_pool_is_excluded() -> None:
     engine = leader(Quota())
     engine.handle(ev.PodObserved(NOW, held_pod("wall", "a", 8)))
     engine.handle(ev.Pass(NOW))
@@ -442,7 +444,7 @@ def test_the_owner_is_told_who_comes_first_and_what_excludes_a_pool() -> None:
     )
 
 
-def test_since_when_a_pod_runs_is_known_to_who_did_not_release_it() -> None:
+def test_follower_reports_the_release_time_of_a_pod() -> None:
     follower = Engine(ManagedResources([GPU]))
     pod = held_pod("p", "a", 2)
     follower.handle(ev.PodObserved(NOW, pod))
@@ -503,7 +505,7 @@ def test_short_devices_are_not_blamed_on_cpu() -> None:
     assert found.numbers["nvidia.com/gpu free in default"] == "2"
 
 
-def test_a_pod_that_counts_for_its_controller_says_so() -> None:
+def test_reason_states_that_a_pod_counts_for_its_controller() -> None:
     engine = leader(Quota(limit={GPU: 0}))
     account = UserName("system:serviceaccount:argo:argo")
     pod = replace(held_pod("p", "a", 2, user=account), owner=Uid("w"))

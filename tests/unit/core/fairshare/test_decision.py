@@ -55,7 +55,7 @@ def reasons(*, guarantee: int = 0, gpus: int = 2, sizes: tuple[int, int] = (1, 1
     return found
 
 
-def test_equal_scores_are_told_apart_by_age_and_name() -> None:
+def test_reason_of_equal_scores_is_the_smaller_uid() -> None:
     assert reasons() == [
         "a: smaller uid; user: nobody else waits",
         "b: lower score; user: nobody else waits",

@@ -11,7 +11,7 @@ from app.core.model import Millis, Tenant, TenantName
 
 
 @pytest.mark.parametrize("route", [("a", "b"), ("b", "a")])
-def test_a_namespace_that_is_added_before_it_is_removed_always_has_one_of_both_tenants(
+def test_namespace_that_moves_between_tenants_always_has_one_of_them(
     route: tuple[str, str],
 ) -> None:
     """Without a tenant, no limit applies to its waiting pods."""

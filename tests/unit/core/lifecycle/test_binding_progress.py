@@ -38,7 +38,7 @@ def alive(yard: BindingCluster) -> None:
     yard.bind(yard.unbound("alive"))
 
 
-def test_no_more_is_released_than_the_window_while_nothing_is_bound() -> None:
+def test_releases_stop_at_the_window_while_no_pod_is_bound() -> None:
     yard = BindingCluster()
     yard.create(1000)
     assert yard.released() == 256
@@ -48,7 +48,7 @@ def test_no_more_is_released_than_the_window_while_nothing_is_bound() -> None:
     assert not yard.expelled
 
 
-def test_the_window_grows_with_what_is_bound() -> None:
+def test_window_grows_with_the_number_of_bound_pods() -> None:
     yard = BindingCluster()
     yard.create(1000)
     passes = 0
@@ -60,7 +60,7 @@ def test_the_window_grows_with_what_is_bound() -> None:
     assert passes <= 4
 
 
-def test_what_the_scheduler_found_no_node_for_is_not_in_the_window() -> None:
+def test_unschedulable_pods_are_not_in_the_window() -> None:
     yard = BindingCluster()
     yard.create(600)
     yard.judge(yard.unbound())
@@ -70,7 +70,7 @@ def test_what_the_scheduler_found_no_node_for_is_not_in_the_window() -> None:
 
 
 @pytest.mark.parametrize("owner", ["job", ""])
-def test_a_gang_larger_than_the_window_is_released_whole_when_nothing_else_is_unbound(
+def test_gang_larger_than_the_window_is_released_if_no_other_pod_is_unbound(
     owner: str,
 ) -> None:
     yard = BindingCluster()
@@ -119,7 +119,7 @@ def test_a_stall_below_the_window_stops_releases_until_the_scheduler_is_back() -
     assert yard.released("late") == 1
 
 
-def test_time_runs_only_while_the_scheduler_works_and_goes_on_with_what_is_left() -> None:
+def test_scheduling_timeout_pauses_and_resumes_with_the_scheduler() -> None:
     yard = BindingCluster()
     [stuck] = yard.create(1, prefix="stuck")
     yard.judge([yard.pods[stuck.uid]])
@@ -137,7 +137,7 @@ def test_time_runs_only_while_the_scheduler_works_and_goes_on_with_what_is_left(
     assert yard.expelled == ["stuck-0000"]
 
 
-def test_a_pod_that_the_scheduler_says_nothing_about_is_never_evicted() -> None:
+def test_silent_pod_is_never_evicted() -> None:
     yard = BindingCluster()
     yard.create(20)
     for _ in range(10):
@@ -154,7 +154,7 @@ def test_an_error_of_the_scheduler_is_no_verdict() -> None:
     assert yard.engine.queries.view().pools[PoolName("default")].stalled_since is not None
 
 
-def test_a_new_leader_judges_nothing_before_the_scheduler_has_shown_that_it_works() -> None:
+def test_new_leader_starts_no_timeout_before_the_scheduler_binds_a_pod() -> None:
     yard = BindingCluster()
     yard.create(3, prefix="stuck")
     yard.judge(yard.unbound())
@@ -182,7 +182,7 @@ def test_no_time_runs_while_a_watch_is_silent() -> None:
     assert yard.expelled == ["p-0000"]
 
 
-def test_a_pod_without_a_controller_stays_unless_the_policy_says_otherwise() -> None:
+def test_unowned_pod_is_evicted_only_if_the_policy_enables_it() -> None:
     yard = BindingCluster()
     yard.create(1, owner="")
     yard.judge(yard.unbound())
@@ -227,7 +227,7 @@ def test_few_pods_of_a_pool_are_evicted_at_once() -> None:
     assert len(set(yard.expelled)) == 2 * LEAST
 
 
-def test_pods_that_a_scheduler_may_say_nothing_about_keep_only_their_own_user_waiting() -> None:
+def test_pods_that_may_stay_silent_block_only_their_own_user() -> None:
     yard = BindingCluster()
     yard.create(300, prefix="apart", scheduler_may_be_silent=True)
     assert yard.released("apart") == 256
@@ -238,7 +238,7 @@ def test_pods_that_a_scheduler_may_say_nothing_about_keep_only_their_own_user_wa
     assert yard.released("other") == 1
 
 
-def test_a_pod_whose_node_is_not_ready_waits_for_it() -> None:
+def test_pod_is_not_evicted_while_its_node_is_not_ready() -> None:
     yard = BindingCluster()
     [pod] = yard.create(1)
     yard.judge(yard.unbound())
@@ -254,7 +254,7 @@ def test_a_pod_whose_node_is_not_ready_waits_for_it() -> None:
     assert yard.expelled == ["p-0000"]
 
 
-def test_a_gang_is_not_given_back_while_binding_is_stalled() -> None:
+def test_gang_is_not_evicted_while_binding_is_stalled() -> None:
     half = [
         replace(held_pod(f"g{n}", "a", since=900_000), owner="job", gang="g", gang_size=4)
         for n in range(4)
@@ -277,7 +277,7 @@ def test_a_gang_is_not_given_back_while_binding_is_stalled() -> None:
 
 
 @pytest.mark.parametrize("evicts", [False, True])
-def test_a_gang_without_controllers_is_given_back_only_if_the_policy_says_so(evicts: bool) -> None:
+def test_gang_of_unowned_pods_is_evicted_only_if_the_policy_enables_it(evicts: bool) -> None:
     yard = BindingCluster(policy=Policy(evict_unowned=evicts))
     for n in range(2):
         pod = replace(held_pod(f"g{n}", "a", since=900_000), gang="g", gang_size=4)
@@ -333,7 +333,7 @@ def test_users_of_one_tenant_fill_only_one_window_of_a_stalled_pool() -> None:
     assert not yard.expelled
 
 
-def test_a_user_whose_pod_stays_silent_is_served_again_after_a_minute() -> None:
+def test_user_with_a_silent_pod_gets_a_release_after_a_minute() -> None:
     yard = BindingCluster()
     yard.create(1, prefix="slow")
     yard.wait(STALL_MS)
@@ -347,7 +347,7 @@ def test_a_user_whose_pod_stays_silent_is_served_again_after_a_minute() -> None:
     assert yard.released("next") == 5
 
 
-def test_a_window_full_of_silent_pods_of_one_user_is_open_to_others() -> None:
+def test_window_full_of_silent_pods_of_one_user_does_not_block_others() -> None:
     yard = BindingCluster()
     yard.create(300, prefix="poison")
     yard.wait(STALL_MS)
@@ -363,7 +363,7 @@ def test_a_window_full_of_silent_pods_of_one_user_is_open_to_others() -> None:
     assert yard.released("poison") == 256
 
 
-def test_no_time_runs_once_a_slow_scheduler_binds_nothing_more() -> None:
+def test_scheduling_timeout_pauses_once_a_slow_scheduler_stops_binding() -> None:
     yard = BindingCluster()
     yard.create(10)
     yard.wait(2 * STALL_MS)
@@ -374,7 +374,7 @@ def test_no_time_runs_once_a_slow_scheduler_binds_nothing_more() -> None:
     assert not yard.expelled
 
 
-def test_a_silent_pod_apart_keeps_its_own_user_waiting_for_a_minute_only() -> None:
+def test_pod_that_may_stay_silent_blocks_its_user_for_only_a_minute() -> None:
     yard = BindingCluster()
     yard.create(1, prefix="slow", scheduler_may_be_silent=True)
     yard.wait(STALL_MS)
@@ -386,7 +386,7 @@ def test_a_silent_pod_apart_keeps_its_own_user_waiting_for_a_minute_only() -> No
     assert yard.released("next") == 5
 
 
-def test_where_binding_is_stalled_pods_are_evicted_for_one_workload_within_ten_minutes() -> None:
+def test_stalled_pool_evicts_for_only_one_workload_within_ten_minutes() -> None:
     yard = BindingCluster()
     guarantee = {PoolName("default"): Quota(guarantee={GPU: 1000})}
     owed = Tenant(TenantName("owed"), Millis(0), namespaces=("b",), quotas=guarantee)

@@ -40,7 +40,7 @@ def names(effects: list[Bypassed] | list[Adopt] | list[EvictPod]) -> list[str]:
 OLD, NEW = free("old", since=SINCE - 1), free("new", since=SINCE)
 
 
-def test_who_was_there_before_us_is_adopted_and_charged() -> None:
+def test_pod_older_than_the_installation_is_adopted_and_charged() -> None:
     watch = Watch(OLD)
     [order] = watch.all(Adopt)
     assert order.ref.name == "old"
@@ -53,7 +53,7 @@ def test_who_was_there_before_us_is_adopted_and_charged() -> None:
     assert [w.uid for w in watch.engine.store_writes() if isinstance(w, Charge)] == [OLD.uid]
 
 
-def test_an_adoption_is_asked_for_until_it_is_seen() -> None:
+def test_adoption_is_repeated_until_it_is_observed() -> None:
     watch = Watch(OLD)
     watch.wait(FIRST - 1)
     assert not watch.all(Adopt)
@@ -70,7 +70,7 @@ def test_an_old_pod_is_adopted_however_late_it_is_found() -> None:
     assert names(watch.all(Adopt)) == ["old"]
 
 
-def test_who_is_in_no_pool_is_adopted_without_a_pool() -> None:
+def test_pod_in_no_pool_is_adopted_without_a_pool_label() -> None:
     watch = Watch(lead=False)
     watch.hear(ev.PoolObserved(watch.at, Pool(PoolName("h100"), {"kind": "h100"})))
     watch.see(OLD)
@@ -93,7 +93,7 @@ def test_a_pod_that_was_never_released_is_reported_once_and_stays_charged() -> N
     assert not watch.all(EvictPod)
 
 
-def test_each_term_reports_what_the_audit_chain_does_not_show() -> None:
+def test_each_term_reports_a_bypass_that_the_audit_chain_does_not_show() -> None:
     watch = Watch(NEW)
     assert names(watch.all(Bypassed)) == ["new"]
     watch.hear(ev.LeadershipLost(watch.at))
@@ -120,7 +120,7 @@ def test_each_term_evicts_a_bypass_that_an_earlier_term_reported() -> None:
     assert not watch.all(Bypassed)
 
 
-def test_nobody_is_judged_before_it_is_known_since_when_we_are_here() -> None:
+def test_no_pod_is_checked_before_the_installation_time_is_known() -> None:
     watch = Watch(OLD, NEW, since=None)
     assert not watch.all(Bypassed) + watch.all(Adopt)
     watch.hear(ev.Installed(watch.at, Millis(SINCE)))
@@ -128,13 +128,13 @@ def test_nobody_is_judged_before_it_is_known_since_when_we_are_here() -> None:
     assert names(watch.all(Adopt)) == ["old"]
 
 
-def test_a_standby_judges_nobody() -> None:
+def test_standby_checks_no_pods() -> None:
     watch = Watch(OLD, NEW, lead=False)
     watch.wait(FIRST)
     assert watch.effects == []
 
 
-def test_a_gate_that_somebody_else_took_off_is_found_out() -> None:
+def test_gate_removed_by_another_client_is_reported() -> None:
     watch = Watch()
     held = replace(
         held_pod("p", "a", 9, since=150_000), release_annotation="0"
@@ -159,7 +159,7 @@ def released(watch: Watch, pod: Pod) -> Pod:
     return replace(pod, gates=(), release_annotation=order.stamp, node=NODE, phase=Phase.RUNNING)
 
 
-def test_what_the_leader_released_is_right() -> None:
+def test_pod_that_the_leader_released_is_no_bypass() -> None:
     watch = Watch()
     pod = held_pod("p", "a", since=150_000)
     after = released(watch, pod)
@@ -199,7 +199,7 @@ def test_a_stamp_that_no_leader_wrote_counts_as_none(stamp: str) -> None:
 
 
 @pytest.mark.parametrize("stamp", [f"{EPOCH + 1}.1", "999999999999.1"])
-def test_a_stamp_of_a_later_leader_counts_as_none_if_this_leader_goes_on(stamp: str) -> None:
+def test_stamp_of_a_later_leader_is_invalid_if_this_leader_still_leads(stamp: str) -> None:
     held = replace(held_pod("q", "a", 9, since=150_000), release_annotation="0")
     watch = Watch(free("p", release=stamp), held)
     watch.see(replace(held, gates=(), release_annotation=stamp.replace(".1", ".2")))
@@ -212,7 +212,7 @@ def test_a_stamp_of_a_later_leader_counts_as_none_if_this_leader_goes_on(stamp: 
     assert sorted(names(watch.all(Bypassed))) == ["p", "q"]
 
 
-def test_a_leader_that_was_suspended_does_not_report_or_evict_what_the_next_one_released() -> None:
+def test_suspended_leader_does_not_report_or_evict_releases_of_its_successor() -> None:
     held = replace(held_pod("p", "a", 9, since=150_000), release_annotation="0")
     watch = Watch(held, evicts=True)
     watch.now += 20_000
@@ -241,7 +241,7 @@ def test_a_pod_with_a_stamp_of_a_later_leader_that_is_adopted_is_no_bypass(
     assert not [e for e in found + watch.effects if isinstance(e, Bypassed | EvictPod | EmitEvent)]
 
 
-def test_the_stamp_of_an_earlier_leader_is_believed() -> None:
+def test_stamp_of_an_earlier_leader_is_valid() -> None:
     watch = Watch(free("p", release="6.12"))
     assert not watch.all(Bypassed)
 
@@ -258,7 +258,7 @@ def test_a_stamp_that_a_pod_was_created_with_counts_as_none() -> None:
     assert sorted(names(watch.all(Bypassed))) == ["p", "q"]
 
 
-def test_a_stamp_that_comes_after_the_gate_is_gone_counts_as_none() -> None:
+def test_stamp_added_after_the_gate_was_removed_is_invalid() -> None:
     watch = Watch(free("p"))
     watch.see(free("p", release="6.12"))
     watch.hear(ev.LeadershipLost(watch.at))
@@ -266,14 +266,14 @@ def test_a_stamp_that_comes_after_the_gate_is_gone_counts_as_none() -> None:
     assert names(watch.all(Bypassed)) == ["p"]
 
 
-def test_of_two_pods_with_one_stamp_the_later_is_the_copy() -> None:
+def test_later_of_two_pods_with_one_stamp_is_reported() -> None:
     held = held_pod("copy", "a", 9, since=150_000)
     watch = Watch(free("first", release="6.12"), held)
     watch.see(replace(held, gates=(), release_annotation="6.12"))
     assert names(watch.all(Bypassed)) == ["copy"]
 
 
-def test_of_two_pods_that_were_there_from_the_start_none_is_called_the_copy() -> None:
+def test_pods_with_one_stamp_are_not_reported_if_both_existed_at_the_start() -> None:
     watch = Watch(free("one", release="6.12"), free("two", release="6.12"))
     assert not watch.all(Bypassed)
 
@@ -291,7 +291,7 @@ def test_the_stamp_of_another_pod_of_this_leader_counts_as_none() -> None:
     assert not watch.all(Bypassed)
 
 
-def test_who_got_round_the_gate_is_evicted_if_the_operator_chose_so() -> None:
+def test_bypass_is_evicted_if_the_operator_enabled_it() -> None:
     watch = Watch(NEW, evicts=True)
     [order] = watch.all(EvictPod)
     assert order.ref.name == "new"
@@ -302,7 +302,7 @@ def test_who_got_round_the_gate_is_evicted_if_the_operator_chose_so() -> None:
     assert not watch.all(EvictPod)
 
 
-def test_an_eviction_that_was_refused_is_asked_for_again_later() -> None:
+def test_refused_eviction_is_retried_after_a_growing_delay() -> None:
     watch = Watch(NEW, evicts=True)
     watch.hear(ev.EvictionRefused(watch.at, NEW.uid))
     assert watch.alarm == watch.now + FIRST
@@ -314,24 +314,24 @@ def test_an_eviction_that_was_refused_is_asked_for_again_later() -> None:
     assert names(watch.all(EvictPod)) == ["new"]
 
 
-def test_who_leaves_already_is_not_evicted() -> None:
+def test_terminating_pod_is_not_evicted() -> None:
     watch = Watch(replace(NEW, terminating=True), evicts=True)
     assert watch.all(Bypassed)
     assert not watch.all(EvictPod)
 
 
-def test_a_mirror_pod_is_reported_but_not_evicted_for_it_would_come_back() -> None:
+def test_mirror_pod_is_reported_but_not_evicted() -> None:
     watch = Watch(replace(NEW, mirror=True), evicts=True)
     assert watch.all(Bypassed)
     assert not watch.all(EvictPod)
 
 
-def test_who_has_finished_is_not_judged() -> None:
+def test_finished_pod_is_not_reported() -> None:
     watch = Watch(replace(NEW, phase=Phase.FINISHED), evicts=True)
     assert not watch.all(Bypassed)
 
 
-def test_in_observe_everybody_is_adopted_and_nobody_reported() -> None:
+def test_observe_mode_adopts_all_pods_and_reports_none() -> None:
     watch = Watch()
     watch.rule(Mode.OBSERVE)
     watch.see(NEW)
@@ -354,7 +354,7 @@ def test_the_mode_of_the_installation_applies_if_the_policy_sets_none() -> None:
     assert not watch.all(EvictPod)
 
 
-def test_in_observe_what_is_held_is_still_released() -> None:
+def test_observe_mode_still_releases_held_pods() -> None:
     watch = Watch()
     watch.rule(Mode.OBSERVE)
     watch.see(held_pod("p", "a"))
@@ -369,7 +369,7 @@ def test_with_observe_evictions_end_and_adoptions_begin() -> None:
     assert not watch.all(EvictPod)
 
 
-def test_who_came_while_observing_or_right_after_is_adopted_in_enforce_too() -> None:
+def test_pod_created_during_or_shortly_after_observe_mode_is_adopted() -> None:
     watch = Watch()
     watch.rule(Mode.OBSERVE)
     watch.now += 60_000
@@ -382,7 +382,7 @@ def test_who_came_while_observing_or_right_after_is_adopted_in_enforce_too() -> 
     assert names(watch.all(Bypassed)) == ["too-late"]
 
 
-def test_what_is_remembered_of_a_pod_ends_with_it() -> None:
+def test_stamp_of_a_deleted_pod_is_removed_from_the_cache() -> None:
     watch = Watch(free("p", release="6.12"))
     watch.hear(ev.PodGone(watch.at, Uid("a/p")))
     held = held_pod("q", "a", 9, since=150_000)

@@ -103,13 +103,13 @@ def test_a_claim_counts_as_the_most_it_can_be_given(
 
 
 @pytest.mark.parametrize("requests", [(gpus(2**62),), (gpus(None), gpus(None)), (gpus(40),)])
-def test_a_claim_counts_as_no_more_than_the_api_can_allocate(
+def test_claim_counts_as_at_most_the_devices_that_the_api_can_allocate(
     requests: tuple[Alternatives, ...],
 ) -> None:
     assert counted(*requests) == {GPU: 32}
 
 
-def test_a_class_counts_as_written_else_as_its_own_resource_else_as_nothing() -> None:
+def test_class_counts_as_its_configured_or_stated_managed_resource() -> None:
     classes = Classes(MANAGED, CLASSES)
     classes.store_class(DeviceClass("h100", GPU))
     classes.store_class(DeviceClass("gpu.nvidia.com", AMD))
@@ -123,7 +123,7 @@ def test_a_class_counts_as_written_else_as_its_own_resource_else_as_nothing() ->
     assert classes.resource_of("h100") is None
 
 
-def test_device_classes_asked_for_by_name_count_as_their_resource() -> None:
+def test_device_classes_requested_by_name_count_as_their_resource() -> None:
     asked = {CPU: 1000, GPU: 1, BY_NAME: 2, NIC_BY_NAME: 9}
     assert Classes(MANAGED, CLASSES).replace_classes(asked) == {CPU: 1000, GPU: 3}
 
@@ -233,14 +233,14 @@ def pod(name: str, *claims: str, made: str = "", **more: object) -> Pod:
     return replace(held_pod(name, "a"), **fields)  # type: ignore[arg-type]
 
 
-def test_a_pod_is_charged_what_its_claim_asks_for() -> None:
+def test_pod_is_charged_the_request_of_its_claim() -> None:
     bench = Bench()
     bench.put(claim("c", gpus(3)))
     assert bench.see(pod("p", "c")) == ["p"]
     assert bench.used == {GPU: 3}
 
 
-def test_what_containers_ask_for_is_charged_besides() -> None:
+def test_container_requests_are_charged_in_addition_to_claims() -> None:
     bench = Bench()
     bench.put(claim("c", gpus(3)))
     plain = {GPU: 2, BY_NAME: 1, PODS: 1}
@@ -256,7 +256,7 @@ def test_a_claim_named_twice_by_one_pod_counts_once() -> None:
     assert bench.used == {GPU: 3}
 
 
-def test_a_pod_waits_for_the_room_its_claims_need() -> None:
+def test_pod_waits_for_the_capacity_of_its_claims() -> None:
     bench = Bench()
     bench.put(claim("c", gpus(5)), claim("d", gpus(4)))
     assert bench.see(pod("p", "c"), pod("q", "d")) == ["p"]
@@ -265,7 +265,7 @@ def test_a_pod_waits_for_the_room_its_claims_need() -> None:
     assert bench.used == {GPU: 4}
 
 
-def test_a_pod_waits_for_a_claim_that_is_not_there_and_is_told_so() -> None:
+def test_pod_waits_for_a_missing_claim_and_reports_it() -> None:
     bench = Bench()
     assert bench.see(pod("p", "c", "d")) == []
     assert bench.rule("p") is Rule.CLAIM
@@ -276,7 +276,7 @@ def test_a_pod_waits_for_a_claim_that_is_not_there_and_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("owner", [None, "a/other"])
-def test_only_the_claim_made_for_a_pod_will_do_for_a_generated_one(owner: str | None) -> None:
+def test_generated_claim_must_be_owned_by_its_pod(owner: str | None) -> None:
     bench = Bench()
     bench.put(claim("p-made-x", gpus(1), owner=owner))
     assert bench.see(pod("p", made="?")) == []
@@ -286,14 +286,14 @@ def test_only_the_claim_made_for_a_pod_will_do_for_a_generated_one(owner: str | 
     assert bench.used == {GPU: 2}
 
 
-def test_a_claim_made_for_a_group_serves_all_of_it() -> None:
+def test_claim_of_a_pod_group_serves_all_its_pods() -> None:
     bench = Bench()
     bench.put(replace(claim("group", gpus(2)), is_of_group=True))
     assert bench.see(pod("p", made="group"), pod("q", made="group")) == ["p", "q"]
     assert bench.used == {GPU: 2}
 
 
-def test_a_pod_whose_claims_are_not_managed_goes_at_once_and_is_not_charged() -> None:
+def test_pod_with_only_unmanaged_claims_is_released_at_once_without_charge() -> None:
     bench = Bench(0)
     bench.put(claim("net", (DeviceAsk("nic"),)))
     [order] = bench.hear(*_seen(bench, pod("p", "net")))
@@ -309,13 +309,13 @@ def _seen(bench: Bench, one: Pod) -> list[ev.NewsEvent]:
     return [ev.PodObserved(AT, one)]
 
 
-def test_a_device_class_by_name_that_is_not_managed_goes_at_once() -> None:
+def test_pod_with_an_unmanaged_device_class_name_is_released_at_once() -> None:
     bench = Bench(0)
     assert bench.see(pod("p", container_requests={NIC_BY_NAME: 4, PODS: 1})) == ["p"]
     assert bench.used == {}
 
 
-def test_a_pod_that_goes_at_once_still_waits_for_gates_of_others() -> None:
+def test_pod_with_unmanaged_claims_still_waits_for_other_gates() -> None:
     bench = Bench(0)
     bench.put(claim("net", (DeviceAsk("nic"),)))
     assert bench.see(pod("p", "net", gates=(GATE, "other"))) == []
@@ -323,7 +323,7 @@ def test_a_pod_that_goes_at_once_still_waits_for_gates_of_others() -> None:
     assert bench.see(pod("p", "net")) == ["p"]
 
 
-def test_a_pod_that_goes_at_once_takes_its_room_on_its_node() -> None:
+def test_pod_with_unmanaged_claims_uses_capacity_of_its_node() -> None:
     bench = Bench()
     bench.put(claim("net", (DeviceAsk("nic"),)), claim("c", gpus()))
     plain = {CPU: 64_000, PODS: 1}
@@ -334,7 +334,7 @@ def test_a_pod_that_goes_at_once_takes_its_room_on_its_node() -> None:
     assert bench.end("p") == ["q"]
 
 
-def test_a_refused_release_of_a_pod_that_goes_at_once_is_tried_again() -> None:
+def test_refused_release_of_a_pod_with_unmanaged_claims_is_retried() -> None:
     bench = Bench()
     bench.put(claim("net", (DeviceAsk("nic"),)))
     bench.see(pod("p", "net", gates=(GATE, "example.com/own")))
@@ -350,7 +350,7 @@ def _releases(bench: Bench, at: Millis) -> list[Release]:
     return [e for e in bench.engine.handle(ev.Pass(at)) if isinstance(e, Release)]
 
 
-def test_a_pod_that_goes_at_once_does_not_hold_up_its_gang() -> None:
+def test_pod_with_unmanaged_claims_does_not_block_its_gang() -> None:
     bench = Bench()
     bench.put(claim("net", (DeviceAsk("nic"),)), claim("c", gpus(2)))
     gang = {"gang": "g", "gang_size": 2}
@@ -375,7 +375,7 @@ def test_a_shared_claim_is_charged_to_the_first_released_and_passes_on_when_it_e
     assert bench.used == {}
 
 
-def test_who_shares_goes_to_the_pool_where_the_claim_is() -> None:
+def test_pod_that_shares_a_claim_is_released_to_the_pool_of_the_claim() -> None:
     room = {GPU: 8, CPU: 64_000, PODS: 100}
     bench = Bench(8, Node(NodeName("m"), {"pool": "q"}, room, True))
     pools = [Pool(PoolName(each), {"pool": each}) for each in ("p", "q")]
@@ -386,7 +386,7 @@ def test_who_shares_goes_to_the_pool_where_the_claim_is() -> None:
     assert order.selector == {"pool": "q"}
 
 
-def test_a_gang_that_shares_a_claim_needs_its_room_once() -> None:
+def test_gang_that_shares_a_claim_needs_its_capacity_once() -> None:
     bench = Bench()
     bench.put(claim("c", gpus(8)))
     gang = [pod(f"p{i}", "c", gang="g", gang_size=4) for i in range(4)]
@@ -396,7 +396,7 @@ def test_a_gang_that_shares_a_claim_needs_its_room_once() -> None:
     assert bench.used == {GPU: 8}
 
 
-def test_two_workloads_that_share_a_claim_each_expect_to_pay_while_nobody_uses_it() -> None:
+def test_workloads_that_share_an_unused_claim_each_need_its_full_capacity() -> None:
     bench = Bench()
     bench.put(claim("big", gpus(8)), claim("c", gpus(6)))
     bench.see(pod("wall", "big"))
@@ -415,7 +415,7 @@ def some_or_one(name: str, count: int, allocated: int | None = None) -> Resource
     return replace(claim(name, asks), allocated_devices=None if allocated is None else got)
 
 
-def test_who_joins_a_claim_expects_what_it_may_get_when_it_is_allocated_again() -> None:
+def test_pod_that_joins_a_claim_needs_the_maximum_of_its_next_allocation() -> None:
     bench = Bench()
     bench.put(some_or_one("c", 5), claim("rest", gpus(4)))
     bench.see(pod("p", "c"))
@@ -491,7 +491,7 @@ def test_an_allocated_claim_for_all_devices_may_get_those_of_a_node_that_grew() 
 # --- claims that change ---
 
 
-def test_a_claim_made_anew_after_the_release_is_charged_as_it_really_is() -> None:
+def test_claim_replaced_after_the_release_is_charged_its_new_amount() -> None:
     bench = Bench()
     bench.put(claim("made-1", gpus(1), owner="a/p"))
     assert bench.see(pod("p", made="made-1")) == ["p"]
@@ -503,7 +503,7 @@ def test_a_claim_made_anew_after_the_release_is_charged_as_it_really_is() -> Non
     assert bench.used == {GPU: 7}
 
 
-def test_a_claim_of_the_same_name_made_anew_after_queueing_is_judged_anew() -> None:
+def test_claim_recreated_while_its_pod_waits_is_evaluated_again() -> None:
     bench = Bench()
     bench.put(claim("big", gpus(8)), claim("c", gpus(1)))
     bench.see(pod("wall", "big"))
@@ -547,7 +547,7 @@ def test_a_smaller_claim_of_the_same_name_counts_once_the_larger_is_out_of_use()
     assert bench.used == {GPU: 1}
 
 
-def test_who_takes_the_owner_off_a_claim_in_use_is_charged_all_the_same() -> None:
+def test_claim_in_use_stays_charged_if_its_owner_is_removed() -> None:
     bench = Bench()
     bench.put(claim("made", gpus(4), owner="a/p"))
     bench.see(pod("p", made="made"))
@@ -598,7 +598,7 @@ def test_a_class_that_becomes_managed_is_charged_from_then_on() -> None:
     assert bench.used == {}
 
 
-def test_a_reservation_is_not_for_what_a_claim_asked_for_before() -> None:
+def test_reservation_does_not_apply_to_a_claim_that_grew() -> None:
     bench = Bench()
     bench.put(*(claim(name, gpus(n)) for name, n in (("six", 6), ("one", 1), ("two", 2))))
     bench.see(pod("wall", "six"))

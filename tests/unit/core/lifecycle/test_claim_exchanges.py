@@ -203,7 +203,7 @@ def test_in_mode_observe_a_release_names_no_claims_and_protects_none() -> None:
         '{"c":{"uid":"u","amounts":{"g":9223372036854775808}}}',
     ],
 )
-def test_an_annotation_that_fairgate_would_not_write_says_nothing(written: str) -> None:
+def test_annotation_that_fairgate_would_not_write_is_ignored(written: str) -> None:
     assert not read_grants(written)
 
 
@@ -276,7 +276,7 @@ def test_another_claim_of_the_name_is_a_bypass_charged_at_once_and_evicted() -> 
     assert record.facts["claim"] == "c"
 
 
-def test_a_pod_with_a_node_is_reported_and_evicted_only_if_the_operator_says_so() -> None:
+def test_running_pod_with_an_exchanged_claim_is_evicted_only_if_enabled() -> None:
     for evicts in (False, True):
         yard = Yard(claim("u1", devices(1)), evicts=evicts)
         released = yard.release(pod())
@@ -288,7 +288,7 @@ def test_a_pod_with_a_node_is_reported_and_evicted_only_if_the_operator_says_so(
         assert yard.used == {GPU: 8}
 
 
-def test_a_claim_that_takes_the_place_of_a_deleted_one_is_a_bypass_even_if_smaller() -> None:
+def test_replacement_of_a_deleted_claim_is_a_bypass_even_if_smaller() -> None:
     yard = Yard(claim("u1", devices(4)))
     yard.release(pod())
     yard.hear(ev.ClaimGone(yard.at, "a", "c"))
@@ -311,7 +311,7 @@ def test_a_claim_that_the_status_names_in_place_of_another_is_a_bypass() -> None
     assert yard.used == {GPU: 7}, "it may have the devices of both"
 
 
-def test_a_leader_that_starts_later_judges_by_what_the_pod_says() -> None:
+def test_later_leader_detects_an_exchange_from_the_claims_of_the_release() -> None:
     granted = (GrantedClaim("c", Uid("u1"), {GPU: 3}),)
     past = pod(gates=(), release_annotation="6.1", granted_claims=granted)
     yard = Yard(past, claim("u2", devices(2)))
@@ -321,7 +321,7 @@ def test_a_leader_that_starts_later_judges_by_what_the_pod_says() -> None:
     assert len(yard.all(EvictPod)) == 1
 
 
-def test_each_exchange_is_recorded_once_whoever_leads() -> None:
+def test_each_exchange_is_recorded_once_across_leaders() -> None:
     yard = Yard(claim("u1", NIC))
     released = yard.release(pod())
     yard.see(claim("u2", devices(2)))
@@ -343,7 +343,7 @@ def test_a_class_that_becomes_managed_is_no_bypass() -> None:
     assert yard.used == {GPU: 1}
 
 
-def test_a_pod_without_the_annotation_is_judged_by_what_it_was_first_seen_with() -> None:
+def test_pod_without_the_annotation_is_compared_with_its_first_seen_claim() -> None:
     past = pod(gates=(), release_annotation="6.1")
     yard = Yard(past, claim("u1", NIC))
     assert yard.all(Bypassed) == []
@@ -365,7 +365,7 @@ def test_in_mode_observe_no_exchange_is_reported() -> None:
 # --- deleted claims ---
 
 
-def test_a_claim_deleted_under_a_pod_without_a_node_is_recorded_and_gains_nothing() -> None:
+def test_claim_deleted_before_its_pod_has_a_node_is_recorded_as_no_bypass() -> None:
     yard = Yard(claim("u1", NIC))
     released = yard.release(pod())
     yard.see(claim("u1", NIC, terminating=True, has_finalizer=True))
@@ -427,7 +427,7 @@ def test_a_finalizer_that_is_not_seen_removed_is_removed_again_at_its_new_versio
     assert [each.version for each in yard.all(UnprotectClaim)] == ["v-u1", "v9"]
 
 
-def test_a_finalizer_stays_while_a_held_pod_names_the_claim_unless_it_is_being_deleted() -> None:
+def test_finalizer_stays_while_a_held_pod_uses_a_claim_that_is_not_deleted() -> None:
     yard = Yard(claim("u1", NIC, has_finalizer=True), pod(gates=("fairgate.io/queue", "other")))
     assert yard.all(UnprotectClaim) == []
     yard.see(claim("u1", NIC, has_finalizer=True, terminating=True))
@@ -455,14 +455,14 @@ def test_an_adoption_records_the_claims_that_the_pod_has() -> None:
     assert yard.all(Adopt)[0].claims == (GrantedClaim("c", Uid("u1"), {GPU: 2}),)
 
 
-def test_a_pod_without_claims_costs_nothing() -> None:
+def test_release_of_a_pod_without_claims_protects_no_claim() -> None:
     yard = Yard(claim("u1", NIC))
     yard.release(replace(held_pod("q", "a"), demand={GPU: 1, PODS: 1}))
     assert yard.all(Release)[0].claims == ()
     assert yard.all(ProtectClaim) == yard.all(UnprotectClaim) == []
 
 
-def test_a_release_that_did_not_happen_binds_no_later_one() -> None:
+def test_claims_of_a_failed_release_do_not_apply_to_a_later_release() -> None:
     yard = Yard(claim("u1", NIC))
     yard.see(pod())
     yard.hear(ev.ReleaseAnswered(yard.at, pod().uid, ReleaseOutcome.HELD))
@@ -472,7 +472,7 @@ def test_a_release_that_did_not_happen_binds_no_later_one() -> None:
     assert yard.all(Bypassed) == []
 
 
-def test_an_engine_that_does_not_lead_keeps_nothing_of_claims_that_are_gone() -> None:
+def test_follower_stores_nothing_of_deleted_claims() -> None:
     engine = Engine(ManagedResources([GPU]))
     for source in ev.WatchedSource:
         engine.handle(ev.SourceFresh(SINCE, source))
@@ -483,7 +483,7 @@ def test_an_engine_that_does_not_lead_keeps_nothing_of_claims_that_are_gone() ->
     assert engine._claim_charges.drain_changed() == ([], {})
 
 
-def test_a_pod_that_changes_makes_no_other_pod_of_its_claim_be_judged() -> None:
+def test_change_of_a_pod_does_not_recheck_other_pods_of_its_claim() -> None:
     yard = Yard(claim("u1", NIC, has_finalizer=True))
     pods = [yard.release(replace(pod(), uid=Uid(f"a/{n}"), name=f"{n}")) for n in range(20)]
     judged: list[Uid] = []

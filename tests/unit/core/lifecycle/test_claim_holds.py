@@ -136,7 +136,7 @@ def test_pods_start_on_devices_that_exist_only_in_slices() -> None:
     assert yard.end("p") == ["q"]
 
 
-def test_a_pod_with_a_claim_starts_there_too() -> None:
+def test_pod_with_a_claim_starts_on_devices_that_exist_only_in_slices() -> None:
     yard = Yard()
     yard.put(waiting("c", 6), waiting("d", 3))
     assert yard.see(user_of("p", "c"), user_of("q", "d")) == ["p"]
@@ -152,7 +152,7 @@ def test_capacity_follows_the_slices() -> None:
     assert yard.used == 8
 
 
-def test_the_claim_that_the_scheduler_makes_for_an_extended_resource_is_not_charged() -> None:
+def test_scheduler_claim_for_an_extended_resource_is_not_charged() -> None:
     yard = Yard()
     yard.see(plain("p", 2))
     own = replace(
@@ -174,7 +174,7 @@ def test_a_claim_that_no_managed_pod_uses_takes_its_devices() -> None:
     assert yard.hear(ev.ClaimGone(AT, "kube-system", "c")) == ["p"]
 
 
-def test_a_claim_that_outlives_its_pod_holds_its_devices_until_it_is_deallocated() -> None:
+def test_claim_of_an_ended_pod_holds_its_devices_until_deallocated() -> None:
     yard = Yard()
     yard.put(waiting("c", 3))
     yard.see(user_of("p", "c"))
@@ -210,7 +210,7 @@ def test_an_allocated_claim_counts_as_the_devices_that_it_has() -> None:
     assert yard.complaints() == []
 
 
-def test_all_devices_of_a_node_are_no_more_than_its_devices() -> None:
+def test_request_for_all_devices_is_charged_the_devices_of_the_node() -> None:
     yard = Yard(4)
     yard.put(waiting("c", None))
     assert yard.see(user_of("p", "c")) == ["p"]

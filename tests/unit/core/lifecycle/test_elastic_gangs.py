@@ -38,7 +38,7 @@ BASIC = ev.GroupObserved(
 # Release.
 
 
-def test_nothing_of_an_elastic_gang_starts_before_its_minimum_is_there() -> None:
+def test_elastic_gang_does_not_start_before_its_minimum_exists() -> None:
     lead = Lead()
     pods = members(3, least=4, size=8)
     lead.see(*pods)
@@ -46,7 +46,7 @@ def test_nothing_of_an_elastic_gang_starts_before_its_minimum_is_there() -> None
     assert "is not complete, 3 of 4 pods are there" in lead.text(pods[0])
 
 
-def test_nothing_of_an_elastic_gang_starts_before_its_minimum_fits() -> None:
+def test_elastic_gang_does_not_start_before_its_minimum_fits() -> None:
     lead = Lead(gpus=3)
     lead.see(*members(8, least=4, size=8))
     assert lead.released == []
@@ -90,7 +90,7 @@ def test_the_minimum_waits_for_a_replacement_and_further_pods_with_it() -> None:
     assert lead.released[5:] == ["g6"]
 
 
-def test_the_pods_of_a_released_minimum_that_a_leader_left_go_first() -> None:
+def test_new_leader_completes_a_half_released_minimum_first() -> None:
     left = [replace(pod, release_annotation="0@7.0") for pod in members(4, least=3, size=6)]
     run = replace(left[0], gates=(), release_annotation="7.1")
     lead = Lead(3, run, *left[1:])
@@ -100,7 +100,7 @@ def test_the_pods_of_a_released_minimum_that_a_leader_left_go_first() -> None:
 # Numbers.
 
 
-def test_a_raised_minimum_evicts_nothing_and_lets_new_pods_wait() -> None:
+def test_raised_minimum_evicts_no_pod_and_new_pods_wait_for_it() -> None:
     lead = Lead()
     lead.hear(group(2))
     lead.see(*of_group(2))
@@ -113,7 +113,7 @@ def test_a_raised_minimum_evicts_nothing_and_lets_new_pods_wait() -> None:
     assert len(lead.released) == 4
 
 
-def test_a_minimum_that_is_raised_while_the_pods_start_evicts_nothing() -> None:
+def test_minimum_raised_while_the_pods_start_evicts_no_pod() -> None:
     lead = Lead()
     lead.runs = False
     lead.hear(group(2))
@@ -124,7 +124,7 @@ def test_a_minimum_that_is_raised_while_the_pods_start_evicts_nothing() -> None:
     assert lead.expelled == []
 
 
-def test_a_lowered_minimum_evicts_nothing_and_starts_what_waits() -> None:
+def test_lowered_minimum_evicts_no_pod_and_starts_waiting_pods() -> None:
     lead = Lead(gpus=2)
     lead.hear(group(3))
     lead.see(*of_group(3))
@@ -144,7 +144,7 @@ def test_the_numbers_on_the_newest_pod_apply() -> None:
     assert len(lead.released) == 4
 
 
-def test_pods_of_a_basic_group_start_one_by_one_whatever_came_first() -> None:
+def test_pods_of_a_basic_group_start_one_by_one_even_if_observed_earlier() -> None:
     lead = Lead(gpus=1)
     lead.see(*of_group(2))
     assert lead.released == []
@@ -186,7 +186,7 @@ def test_a_restart_concerns_the_minimum_only(lost: int) -> None:
 # Words.
 
 
-def test_the_owner_is_told_how_many_of_how_many_run() -> None:
+def test_reason_states_how_many_pods_of_the_elastic_gang_run() -> None:
     lead = Lead(gpus=5)
     pods = members(8, least=4, size=8)
     lead.see(*pods)
@@ -196,7 +196,7 @@ def test_the_owner_is_told_how_many_of_how_many_run() -> None:
     assert shown.elastic_gang_clause == "; its gang train runs with 5 of up to 8 pods"
 
 
-def test_the_owner_is_told_with_how_many_pods_a_gang_starts() -> None:
+def test_reason_states_with_how_many_pods_the_elastic_gang_starts() -> None:
     lead = Lead(gpus=1)
     pods = members(8, least=4, size=8)
     lead.see(*pods)
@@ -204,7 +204,7 @@ def test_the_owner_is_told_with_how_many_pods_a_gang_starts() -> None:
     assert "each further pod waits in the queue by itself" in lead.text(pods[7])
 
 
-def test_pods_that_come_after_the_minimum_succeeded_start_one_by_one() -> None:
+def test_pods_created_after_the_minimum_succeeded_start_one_by_one() -> None:
     lead = Lead()
     lead.see(*members(2))
     lead.finish("a/g0", "a/g1")

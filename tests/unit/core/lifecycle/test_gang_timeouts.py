@@ -35,7 +35,7 @@ def job(size: int, total: int | None = None, succeeded: int = 0) -> ev.GroupObse
 # Required number of pods.
 
 
-def test_a_gang_whose_size_nobody_told_waits_and_says_so() -> None:
+def test_gang_of_unknown_size_waits_and_reports_the_reason() -> None:
     lead = Lead()
     pods = of_job(3)
     lead.see(*pods)
@@ -45,7 +45,7 @@ def test_a_gang_whose_size_nobody_told_waits_and_says_so() -> None:
     assert lead.released == ["g0", "g1", "g2"]
 
 
-def test_a_job_that_was_known_before_its_pods_tells_their_number() -> None:
+def test_job_observed_before_its_pods_sets_the_gang_size() -> None:
     lead = Lead()
     lead.hear(job(2))
     lead.see(*of_job(1))
@@ -75,7 +75,7 @@ def test_pods_beyond_a_size_join_their_gang_when_it_grows() -> None:
     assert sorted(lead.released) == ["g0", "g1", "g2", "g3"]
 
 
-def test_a_new_gang_of_the_same_name_has_its_size_read_anew() -> None:
+def test_size_of_a_new_gang_with_the_same_name_is_read_again() -> None:
     lead = Lead()
     lead.hear(job(4))
     lead.see(*of_job(2))
@@ -97,14 +97,14 @@ def test_pods_beyond_the_size_wait_each_alone(known: bool) -> None:
     assert lead.released == ["g4", "g5", "g0", "g1", "g2", "g3"]
 
 
-def test_one_too_many_is_told_that_it_waits_alone() -> None:
+def test_pod_beyond_the_gang_size_reports_that_the_gang_is_complete() -> None:
     lead = Lead(gpus=0)
     lead.room(0)
     lead.see(*members(5))
     assert "gang train has all its pods without it" in lead.text(member(4))
 
 
-def test_the_tail_of_a_job_needs_no_pods_that_never_come() -> None:
+def test_last_pods_of_a_job_do_not_wait_for_pods_beyond_its_completions() -> None:
     """Ten completions with parallelism four: the last two pods do not wait for two more."""
     lead = Lead()
     lead.hear(job(4, total=10))
@@ -124,7 +124,7 @@ def test_the_last_of_a_gang_is_replaced_after_the_others_succeeded() -> None:
     assert lead.released[4:] == ["g9"]
 
 
-def test_a_gang_that_succeeded_whole_counts_for_nothing_in_the_next_of_its_name() -> None:
+def test_succeeded_gang_does_not_count_in_the_next_gang_of_its_name() -> None:
     lead = Lead()
     lead.see(*members(4))
     lead.finish(*(f"a/g{n}" for n in range(4)))
@@ -134,7 +134,7 @@ def test_a_gang_that_succeeded_whole_counts_for_nothing_in_the_next_of_its_name(
     assert len(lead.released) == 8
 
 
-def test_what_succeeded_before_a_leader_came_counts_too() -> None:
+def test_pods_that_succeeded_before_the_term_count() -> None:
     done = [
         replace(p, phase=Phase.FINISHED, gates=(), release_annotation="7.1") for p in members(3)
     ]
@@ -142,7 +142,7 @@ def test_what_succeeded_before_a_leader_came_counts_too() -> None:
     assert lead.released == ["g9"]
 
 
-def test_a_pod_that_is_deleted_is_not_there() -> None:
+def test_terminating_pod_of_a_gang_does_not_count() -> None:
     lead = Lead(gpus=8, policy=Policy(gang_timeout=Millis(0)))
     lead.see(*members(4))
     lead.see(replace(lead.pods[Uid("a/g0")], terminating=True))
@@ -171,7 +171,7 @@ def test_an_incomplete_gang_is_reported_once() -> None:
     assert lead.expelled == []
 
 
-def test_the_engine_asks_to_be_woken_when_a_gang_is_overdue() -> None:
+def test_engine_requests_a_wakeup_when_a_gang_becomes_overdue() -> None:
     lead = Lead()
     effects = lead.hear(*(ev.PodObserved(lead.at, p) for p in members(3)))
     wakes = [each.at for each in effects if hasattr(each, "at") and not hasattr(each, "facts")]
@@ -187,7 +187,7 @@ def test_a_gang_that_becomes_whole_is_not_reported() -> None:
     assert lead.told == []
 
 
-def test_without_a_time_out_nothing_is_reported_or_given_back() -> None:
+def test_nothing_is_reported_without_a_gang_timeout() -> None:
     lead = Lead(policy=Policy(gang_timeout=Millis(0)))
     lead.see(*members(3))
     lead.told.clear()
@@ -208,7 +208,7 @@ def broken(lead: Lead, pods: Sequence[Pod] | None = None) -> None:
     lead.gone("a/g0")
 
 
-def test_half_a_gang_gives_back_what_it_holds_after_the_time_out() -> None:
+def test_incomplete_gang_is_evicted_after_the_timeout() -> None:
     lead = Lead()
     broken(lead)
     lead.wait(9 * MINUTE)
@@ -237,7 +237,7 @@ def test_no_gang_is_evicted_because_others_took_its_tenant_away() -> None:
     assert lead.released[-1] == "g10"
 
 
-def test_what_is_given_back_waits_again_as_a_whole() -> None:
+def test_evicted_gang_waits_for_all_its_pods_again() -> None:
     lead = Lead()
     broken(lead)
     lead.wait(10 * MINUTE)
@@ -255,7 +255,7 @@ def test_what_is_given_back_waits_again_as_a_whole() -> None:
     assert lead.expelled == []
 
 
-def test_a_replacement_in_time_keeps_the_gang() -> None:
+def test_replacement_in_time_prevents_the_eviction_of_the_gang() -> None:
     lead = Lead()
     broken(lead)
     lead.wait(9 * MINUTE)
@@ -266,7 +266,7 @@ def test_a_replacement_in_time_keeps_the_gang() -> None:
     assert lead.expelled == []
 
 
-def test_a_gang_of_which_all_ran_is_left_alone() -> None:
+def test_gang_is_not_evicted_once_all_its_pods_have_run() -> None:
     lead = Lead()
     lead.see(*members(4))
     lead.finish("a/g0", failed=True)
@@ -276,7 +276,7 @@ def test_a_gang_of_which_all_ran_is_left_alone() -> None:
     assert lead.expelled == []
 
 
-def test_who_may_not_be_evicted_now_is_asked_for_again() -> None:
+def test_refused_eviction_is_retried() -> None:
     lead = Lead()
     broken(lead)
     lead.wait(10 * MINUTE)
@@ -287,7 +287,7 @@ def test_who_may_not_be_evicted_now_is_asked_for_again() -> None:
     assert lead.going() == ["g1"]
 
 
-def test_while_it_is_given_back_nothing_more_of_it_is_released() -> None:
+def test_no_pod_of_a_gang_is_released_during_its_eviction() -> None:
     lead = Lead()
     broken(lead)
     lead.wait(10 * MINUTE)
@@ -296,14 +296,14 @@ def test_while_it_is_given_back_nothing_more_of_it_is_released() -> None:
     assert lead.released[4:] == []
 
 
-def test_nobody_is_evicted_where_all_is_only_observed() -> None:
+def test_no_gang_is_evicted_in_observe_mode() -> None:
     lead = Lead(policy=Policy(mode=Mode.OBSERVE))
     broken(lead, members(4, restart_gang=True))
     lead.wait(60 * MINUTE)
     assert lead.expelled == []
 
 
-def test_what_a_new_leader_finds_running_is_left_alone() -> None:
+def test_new_leader_does_not_evict_a_running_incomplete_gang() -> None:
     """A new leader cannot know whether all pods ever ran together."""
     half = [
         replace(
@@ -317,7 +317,7 @@ def test_what_a_new_leader_finds_running_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_what_a_new_leader_finds_and_nothing_of_it_runs_is_given_back(leaves: bool) -> None:
+def test_new_leader_evicts_an_incomplete_gang_if_none_of_its_pods_runs(leaves: bool) -> None:
     """An earlier leader was about to evict it, and that process has ended."""
     there = replace(member(0), gates=(), release_annotation="7.1", node=NODE, phase=Phase.PENDING)
     found = [there]
@@ -333,7 +333,7 @@ def test_what_a_new_leader_finds_and_nothing_of_it_runs_is_given_back(leaves: bo
     assert lead.going() == ["g0"]
 
 
-def test_what_a_dead_leader_left_half_gives_back_if_the_rest_finds_no_room() -> None:
+def test_half_released_gang_is_evicted_if_its_remaining_pods_do_not_fit() -> None:
     half = [
         replace(
             member(n), gates=(), release_annotation=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING
@@ -356,7 +356,7 @@ def test_what_a_dead_leader_left_half_gives_back_if_the_rest_finds_no_room() -> 
 # Restarts.
 
 
-def test_a_gang_that_asks_for_it_begins_anew_when_one_fails_before_all_run() -> None:
+def test_gang_with_restart_is_restarted_if_a_pod_is_lost_before_all_run() -> None:
     lead = Lead()
     broken(lead, members(4, restart_gang=True))
     assert lead.going() == ["g1", "g2", "g3"]
@@ -372,7 +372,7 @@ def test_a_gang_that_asks_for_it_begins_anew_when_one_fails_before_all_run() -> 
     assert len(lead.expelled) == 3
 
 
-def test_a_pod_that_failed_counts_as_one_that_is_gone() -> None:
+def test_failed_pod_restarts_the_gang_like_a_deleted_pod() -> None:
     lead = Lead()
     lead.runs = False
     lead.see(*members(4, restart_gang=True))
@@ -389,7 +389,7 @@ def test_a_pod_that_succeeded_early_is_no_failure() -> None:
     assert lead.expelled == []
 
 
-def test_keep_goes_on_and_the_replacement_takes_its_place() -> None:
+def test_gang_without_restart_continues_with_a_replacement() -> None:
     lead = Lead()
     broken(lead)
     assert lead.expelled == []
@@ -405,7 +405,7 @@ def test_once_all_have_run_a_failure_is_the_owners_business() -> None:
     assert lead.expelled == []
 
 
-def test_what_ran_whole_and_lost_a_pod_for_good_is_reported_and_left_alone() -> None:
+def test_gang_that_ran_and_lost_a_pod_is_reported_and_not_evicted() -> None:
     lead = Lead()
     lead.see(*members(4))
     lead.finish("a/g0", "a/g1", failed=True)
@@ -418,7 +418,7 @@ def test_what_ran_whole_and_lost_a_pod_for_good_is_reported_and_left_alone() -> 
     assert lead.expelled == []
 
 
-def test_a_gang_that_ran_once_begins_like_any_other_when_all_of_it_is_made_anew() -> None:
+def test_recreated_gang_that_ran_before_is_treated_as_a_new_gang() -> None:
     lead = Lead(gpus=4)
     lead.see(*members(4, restart_gang=True))
     lead.see(*(replace(p, terminating=True) for p in list(lead.pods.values())))
@@ -432,7 +432,7 @@ def test_a_gang_that_ran_once_begins_like_any_other_when_all_of_it_is_made_anew(
     assert lead.going() == ["g6", "g7", "g8"]
 
 
-def test_a_gang_that_waits_does_not_begin_anew() -> None:
+def test_waiting_gang_is_not_restarted() -> None:
     lead = Lead(gpus=0)
     lead.see(*members(4, restart_gang=True))
     lead.gone("a/g0")
@@ -440,7 +440,7 @@ def test_a_gang_that_waits_does_not_begin_anew() -> None:
     assert lead.expelled == []
 
 
-def test_a_standby_that_takes_over_does_not_begin_anew_what_is_long_past() -> None:
+def test_new_leader_does_not_restart_a_gang_for_a_loss_before_its_term() -> None:
     lead = Lead()
     lead.hear(ev.LeadershipLost(lead.at))
     pods = [
@@ -458,7 +458,7 @@ def test_a_standby_that_takes_over_does_not_begin_anew_what_is_long_past() -> No
     assert lead.expelled == []
 
 
-def test_what_crashes_again_and_again_starts_anew_after_twice_as_long_each_time() -> None:
+def test_pause_before_a_restart_doubles_with_each_crash_up_to_a_maximum() -> None:
     lead = Lead()
     starts = []
     for number in range(MOST_DOUBLINGS + 4):
@@ -493,7 +493,7 @@ def test_once_all_have_run_the_next_loss_counts_as_the_first() -> None:
     assert len(lead.released) == before + 4
 
 
-def test_a_gang_that_lost_nothing_for_long_is_forgiven() -> None:
+def test_restart_pause_is_reset_after_a_long_time_without_a_loss() -> None:
     lead = Lead()
     round_of(lead, 0)
     round_of(lead, 1)
@@ -512,7 +512,7 @@ def test_no_other_gang_of_the_same_user_waits_for_it() -> None:
     assert len(lead.released) == 8
 
 
-def test_the_engine_asks_to_be_woken_when_a_gang_may_start_anew() -> None:
+def test_engine_requests_a_wakeup_when_a_gang_may_restart() -> None:
     lead = Lead()
     lead.runs = False
     lead.see(*members(4, restart_gang=True))
@@ -524,7 +524,7 @@ def test_the_engine_asks_to_be_woken_when_a_gang_may_start_anew() -> None:
     assert [each.at for each in effects if isinstance(each, WakeAt)][-1] == lead.at + PAUSE
 
 
-def test_who_waits_to_start_anew_is_told_why_and_until_when() -> None:
+def test_gang_that_waits_for_its_restart_reports_why_and_until_when() -> None:
     lead = Lead()
     round_of(lead, 0)
     lead.wait(4_000)
@@ -538,7 +538,7 @@ def test_who_waits_to_start_anew_is_told_why_and_until_when() -> None:
     assert EventReason.HELD in {each.reason for each in lead.told}
 
 
-def test_where_all_is_only_observed_nobody_waits_to_start_anew() -> None:
+def test_gang_does_not_wait_for_its_restart_in_observe_mode() -> None:
     lead = Lead()
     round_of(lead, 0)
     lead.see(*(member(n, restart_gang=True) for n in (70, 71, 72, 73)))

@@ -58,11 +58,11 @@ def test_a_complete_gang_is_released_together() -> None:
     assert {order.batch_size for order in term.released} == {4}
 
 
-def test_a_gang_that_does_not_fit_releases_nothing() -> None:
+def test_gang_that_does_not_fit_is_not_released() -> None:
     assert Term(*map(member, range(4)), gpus=3).names() == []
 
 
-def test_the_rest_of_a_half_released_gang_goes_before_everybody() -> None:
+def test_remaining_pods_of_a_half_released_gang_are_released_first() -> None:
     urgent = [held_pod(f"u{n}", "b", priority=1000) for n in range(3)]
     term = Term(*urgent, *half(), gpus=4)
     assert term.names() == ["g2", "g3"]
@@ -70,7 +70,7 @@ def test_the_rest_of_a_half_released_gang_goes_before_everybody() -> None:
     assert "remaining pods of a gang" in term.released[0].decision.reason
 
 
-def test_what_a_crash_left_whole_waits_its_turn() -> None:
+def test_unreleased_gang_of_a_crashed_leader_waits_in_fair_order() -> None:
     fenced = [member(n, release=f"0@{EPOCH}", created_at=500) for n in range(4)]
     older = [held_pod(f"u{n}", "a", since=0) for n in range(4)]
     term = Term(*fenced, *older, gpus=4)
@@ -96,7 +96,7 @@ def test_a_replacement_that_came_meanwhile_waits_until_the_rest_is_released() ->
     assert term.names() == ["g2", "g9"]
 
 
-def test_a_gang_whose_member_was_deleted_half_way_is_not_left_half() -> None:
+def test_half_released_gang_with_a_deleted_pod_is_completed() -> None:
     gang = half(64, 20)
     del gang[40]
     term = Term(*gang, gpus=64)
@@ -107,7 +107,7 @@ def test_a_gang_whose_member_was_deleted_half_way_is_not_left_half() -> None:
     assert term.hear(ev.PodObserved(Millis(2000), member(99, 64))) == ["g99"]
 
 
-def test_a_member_deleted_while_the_gang_is_released_holds_nobody_up() -> None:
+def test_pod_deleted_during_the_gang_release_does_not_block_its_replacement() -> None:
     term = Term(*map(member, range(4)), gpus=4)
     term.hear(ev.ReleaseAnswered(Millis(1000), Uid("a/g1"), ReleaseOutcome.GONE))
     for n in (0, 2, 3):
@@ -115,7 +115,7 @@ def test_a_member_deleted_while_the_gang_is_released_holds_nobody_up() -> None:
     assert term.hear(ev.PodObserved(Millis(2000), member(9))) == ["g9"]
 
 
-def test_a_member_that_was_refused_waits_its_turn_like_everybody() -> None:
+def test_gang_pod_with_a_refused_release_waits_in_fair_order() -> None:
     """A user that may edit a pod can cause a refused release, and fix the pod later."""
     term = Term(*map(member, range(4)), gpus=4)
     for n in (0, 1, 2):
@@ -134,7 +134,7 @@ def test_a_member_that_was_refused_waits_its_turn_like_everybody() -> None:
     assert term.names() == ["u0", "u1", "g3"]
 
 
-def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
+def test_remaining_pods_that_do_not_fit_get_a_reservation_and_a_reason() -> None:
     gang = half(4, 2)
     other = running(held_pod("b", "b"), "7.9")
     small = held_pod("u", "b", priority=1000)
@@ -147,12 +147,12 @@ def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
     assert term.hear(ev.PodGone(Millis(2000), other.uid)) == ["g2", "g3"]
 
 
-def test_a_rest_that_can_never_fit_keeps_nobody_waiting() -> None:
+def test_remaining_pods_that_can_never_fit_block_no_other_pod() -> None:
     term = Term(*half(4, 2), held_pod("u", "b"), gpus=3)
     assert term.names() == ["u"]
 
 
-def test_a_rest_goes_where_the_others_are() -> None:
+def test_remaining_pods_are_released_to_the_pool_of_the_others() -> None:
     term = Term(*half())
     assert {order.intent.pool for order in term.released} == {"default"}
     assert {order.batch_size for order in term.released} == {2}
@@ -175,14 +175,14 @@ def racks() -> Term:
     return term
 
 
-def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_pool_is_gone() -> None:
+def test_replacement_pod_of_a_confined_gang_waits_if_its_pool_is_deleted() -> None:
     term, late = racks(), replace(member(1, 2), topology=TopologyConstraint("rack", True))
     term.hear(ev.PoolGone(Millis(2000), PoolName("a")))
     assert term.hear(ev.PodObserved(Millis(2000), late)) == []
     assert "must stay together, and its other pods are in another pool" in term.text(late)
 
 
-def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_rack_is_gone() -> None:
+def test_replacement_pod_of_a_confined_gang_waits_if_its_rack_is_gone() -> None:
     term, late = racks(), replace(member(1, 2), topology=TopologyConstraint("rack", True))
     relabelled = Node(NodeName("n0"), {"in": "a"}, {GPU: 8, PODS: 110}, True)
     term.hear(ev.NodeObserved(Millis(2000), relabelled))
@@ -212,7 +212,7 @@ def test_a_standby_answers_why_as_the_leader_does(stays: int) -> None:
     assert standby.engine.queries.view() == leader.engine.queries.view()
 
 
-def test_nobody_is_told_twice_that_the_gang_is_not_complete() -> None:
+def test_incomplete_gang_is_reported_once_to_each_pod() -> None:
     term = Term(gpus=4)
     for n in range(3):
         term.hear(ev.PodObserved(Millis(1000), member(n)))
@@ -224,7 +224,7 @@ def tenant(limit: int) -> Tenant:
     return Tenant(TenantName("ten"), Millis(0), namespaces=("a",), quotas=quotas)
 
 
-def test_a_rest_that_a_limit_forbids_keeps_nobody_waiting() -> None:
+def test_remaining_pods_over_a_limit_block_no_other_pod() -> None:
     a = running(member(0, 2), "7.1")
     rest = replace(member(1, 2, release="0@8"), demand={GPU: 4})
     others = [held_pod(f"u{n}", "b") for n in range(8)]
@@ -235,7 +235,7 @@ def test_a_rest_that_a_limit_forbids_keeps_nobody_waiting() -> None:
     assert "limit" in term.text(rest)
 
 
-def test_a_gang_whose_mates_have_ended_keeps_no_room_of_others_any_more() -> None:
+def test_reservation_for_remaining_pods_ends_when_the_released_pods_end() -> None:
     a = running(member(0, 2), "7.1")
     rest = replace(member(1, 2, release="0@8", created_at=100), demand={GPU: 4})
     busy = running(replace(held_pod("busy", "b"), demand={GPU: 4}), "7.9")
@@ -249,7 +249,7 @@ def test_a_gang_whose_mates_have_ended_keeps_no_room_of_others_any_more() -> Non
     assert freed == ["s0", "s1", "s2", "s3"]
 
 
-def test_nobody_joins_swells_or_blocks_a_gang_of_another_user() -> None:
+def test_pods_of_another_user_do_not_join_enlarge_or_block_a_gang() -> None:
     gang = [replace(member(n, 2), user=UserName("alice")) for n in range(2)]
     blocks = replace(member(7, 2), user=UserName("eve"), pools=(PoolName("nowhere"),))
     swells = replace(member(8, 9999), user=UserName("eve"))
@@ -259,7 +259,7 @@ def test_nobody_joins_swells_or_blocks_a_gang_of_another_user() -> None:
     assert "1 of 9999 pods are there" in term.text(swells)
 
 
-def test_a_gang_whose_pods_named_different_pools_starts_once_they_are_mended() -> None:
+def test_gang_with_conflicting_pools_starts_once_the_pools_are_corrected() -> None:
     term = Term(gpus=0)
     for name in ("x", "y"):
         pool = Pool(PoolName(name), selector={"kind": name})

@@ -40,7 +40,7 @@ def outside(number: int, group: str, node: str | None = None) -> ev.UnmanagedPod
 
 @pytest.mark.parametrize("order", [(ROOT, A, B), (B, A, ROOT), (A, ROOT, B)])
 @pytest.mark.parametrize("pods_first", [False, True])
-def test_the_minimum_of_the_tree_starts_as_one(
+def test_minimum_of_a_group_tree_is_released_together(
     order: tuple[GangDeclaration, ...], pods_first: bool
 ) -> None:
     lead = Lead()
@@ -57,7 +57,7 @@ def test_the_minimum_of_the_tree_starts_as_one(
     assert sorted(lead.released) == ["g0", "g1", "g2", "g3", "g4"]
 
 
-def test_more_pods_of_one_group_do_not_stand_for_another_group() -> None:
+def test_surplus_pods_of_one_group_do_not_count_for_another_group() -> None:
     lead = Lead()
     lead.hear(*stated(ROOT, A, B))
     lead.see(*of("a", 0, 1, 5, 6), *of("b", 2, 3))
@@ -71,7 +71,7 @@ def test_more_pods_of_one_group_do_not_stand_for_another_group() -> None:
     assert lead.released[5:] == ["g5", "g6"]
 
 
-def test_nothing_of_the_tree_starts_before_its_minimum_fits() -> None:
+def test_group_tree_does_not_start_before_its_minimum_fits() -> None:
     lead = Lead(gpus=4)
     lead.hear(*stated(ROOT, A, B))
     lead.see(*of("a", 0, 1), *of("b", 2, 3, 4))
@@ -223,6 +223,6 @@ def test_the_oldest_pods_that_complete_a_tree_start(
     assert NESTED.pods_to_complete(present, ready) == expected
 
 
-def test_the_smallest_number_of_pods_counts_missing_groups_as_one_pod() -> None:
+def test_minimum_of_a_tree_counts_each_missing_group_as_one_pod() -> None:
     assert NESTED.min_pods == 3
     assert GroupTree("root", 3, (GroupTree("a", 2),)).min_pods == 4

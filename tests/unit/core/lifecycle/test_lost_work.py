@@ -23,7 +23,7 @@ NOW = Millis(100_000)
         (120_000, None, 0),  # the clock of its node is ahead
     ],
 )
-def test_the_loss_counts_from_the_start_or_at_most_one_interval(
+def test_lost_time_counts_from_the_start_up_to_one_checkpoint_interval(
     released: int | None, checkpoint: int | None, expected: int
 ) -> None:
     start = None if released is None else Millis(released)
@@ -42,7 +42,7 @@ def test_the_loss_counts_from_the_start_or_at_most_one_interval(
         ),
     ],
 )
-def test_devices_and_their_fractions_count_and_nothing_else(
+def test_only_devices_and_device_fractions_count_as_lost_work(
     demand: dict[str, int], devices: Fraction
 ) -> None:
     amounts = {Resource(r): value for r, value in demand.items()}

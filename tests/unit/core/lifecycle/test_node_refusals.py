@@ -111,7 +111,7 @@ def test_a_node_that_refused_a_pod_gets_no_other_of_that_tenant_for_a_while() ->
     assert cluster.where("third") == "a"
 
 
-def test_the_scheduler_is_kept_off_such_a_node() -> None:
+def test_node_hint_excludes_a_node_that_refused_a_pod() -> None:
     cluster = Cluster(node("a"), node("b"))
     cluster.make("first")
     bad = cluster.where("first")
@@ -122,7 +122,7 @@ def test_the_scheduler_is_kept_off_such_a_node() -> None:
     assert steer.excluded_hosts == (bad,)
 
 
-def test_one_tenant_closes_a_node_to_itself_only() -> None:
+def test_refusals_of_one_tenant_close_a_node_for_that_tenant_only() -> None:
     cluster = Cluster(node("a"))
     cluster.make("odd", "red")
     cluster.refuse("odd")
@@ -133,7 +133,7 @@ def test_one_tenant_closes_a_node_to_itself_only() -> None:
     assert cluster.where("again") == "a"
 
 
-def test_one_user_of_two_tenants_closes_a_node_to_both_of_them_only() -> None:
+def test_refusals_of_one_user_in_two_tenants_close_a_node_for_both_only() -> None:
     cluster = Cluster(node("a"))
     for tenant in ("red", "blue"):
         cluster.make(tenant, tenant, user="mallory")
@@ -160,7 +160,7 @@ def test_refusals_of_users_of_two_tenants_close_a_node_to_all() -> None:
     assert cluster.where("three") == "a"
 
 
-def test_afterwards_one_pod_is_tried_and_the_pause_doubles_if_it_is_refused() -> None:
+def test_one_trial_pod_follows_each_pause_and_a_refusal_doubles_the_pause() -> None:
     cluster = Cluster(node("a"))
     cluster.make("first")
     cluster.refuse("first")
@@ -193,7 +193,7 @@ def test_refusals_that_were_on_their_way_count_once() -> None:
     assert cluster.where("next-1") == "a"
 
 
-def test_a_trial_that_shows_nothing_is_followed_by_another() -> None:
+def test_trial_without_a_result_is_followed_by_another() -> None:
     cluster = Cluster(node("a"))
     cluster.make("first")
     cluster.refuse("first")
@@ -216,7 +216,7 @@ def test_a_trial_that_is_deleted_opens_the_node() -> None:
     assert cluster.where("next-1") == "a"
 
 
-def test_a_node_whose_devices_change_is_open_again() -> None:
+def test_node_is_open_again_if_its_devices_change() -> None:
     cluster = Cluster(node("a"))
     for name, tenant in (("one", "red"), ("two", "blue")):
         cluster.make(name, tenant)
@@ -231,7 +231,7 @@ def test_a_node_whose_devices_change_is_open_again() -> None:
     assert cluster.where("three") == "a"
 
 
-def test_a_node_that_is_made_again_is_open() -> None:
+def test_recreated_node_is_open() -> None:
     cluster = Cluster(node("a"))
     cluster.make("one")
     cluster.refuse("one")
@@ -241,7 +241,7 @@ def test_a_node_that_is_made_again_is_open() -> None:
     assert cluster.where("two") == "a"
 
 
-def test_a_pod_that_ran_and_failed_says_nothing_about_its_node() -> None:
+def test_failure_of_a_pod_that_ran_does_not_close_its_node() -> None:
     cluster = Cluster(node("a"))
     cluster.make("first")
     cluster.take("first")
@@ -250,7 +250,7 @@ def test_a_pod_that_ran_and_failed_says_nothing_about_its_node() -> None:
     assert cluster.where("second") == "a"
 
 
-def test_a_pod_that_failed_by_itself_says_nothing_about_its_node() -> None:
+def test_failure_without_a_refusal_reason_does_not_close_the_node() -> None:
     cluster = Cluster(node("a"))
     cluster.make("first")
     cluster.refuse("first", "")
@@ -271,7 +271,7 @@ def test_it_is_reported_once_with_node_and_reason() -> None:
     assert "for 30 s" in told.message
 
 
-def test_a_held_pod_is_told_that_nodes_refused_pods_of_its_tenant() -> None:
+def test_reason_of_a_held_pod_mentions_nodes_that_refused_its_tenant() -> None:
     cluster = Cluster(node("a"))
     cluster.make("first")
     cluster.refuse("first")

@@ -12,7 +12,7 @@ from tests.support.engine_bench import GPU, Bench
 OLD, NEW = (replace(held_pod("p", "a"), uid=Uid(uid)) for uid in ("old", "new"))
 
 
-def test_the_newest_pod_has_the_name_whichever_goes_first() -> None:
+def test_name_never_refers_to_the_older_of_two_pods() -> None:
     for first, second in ((OLD, NEW), (NEW, OLD)):
         bench = Bench(Node(NodeName("n"), {}, {GPU: 8, CPU: 64_000, PODS: 110}, ready=True))
         find = bench.engine.queries.find_pod

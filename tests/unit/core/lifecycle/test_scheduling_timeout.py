@@ -57,7 +57,7 @@ def fail(watch: Watch, name: str) -> None:
     watch.hear(ev.PodGone(watch.at, pod.uid))
 
 
-def test_a_pod_without_a_node_is_evicted_in_time_and_its_owner_told_what_to_do() -> None:
+def test_unbound_pod_is_evicted_after_the_timeout_with_an_event() -> None:
     watch = Watch()
     pod = start(watch, "p")
     watch.wait(TIMEOUT - 1)
@@ -83,13 +83,13 @@ def test_it_counts_as_used_until_it_is_gone() -> None:
     assert [each.intent.ref.name for each in watch.all(Release)] == ["q"]
 
 
-def test_the_engine_asks_to_be_woken_for_it() -> None:
+def test_engine_requests_a_wakeup_at_the_scheduling_timeout() -> None:
     watch = Watch()
     start(watch, "p")
     assert watch.alarm == watch.now + TIMEOUT
 
 
-def test_a_pod_that_a_node_takes_stays() -> None:
+def test_pod_bound_in_time_is_not_evicted() -> None:
     watch = Watch()
     pod = start(watch, "p")
     watch.see(replace(pod, node=NODE))
@@ -105,7 +105,7 @@ def test_a_pod_that_leaves_is_not_evicted() -> None:
     assert not evicted(watch)
 
 
-def test_what_an_earlier_leader_released_counts_from_when_it_was_first_seen() -> None:
+def test_timeout_of_an_earlier_leaders_pod_starts_once_the_scheduler_works() -> None:
     watch = Watch(free("p", release="6.1", node=None, owner="job", scheduler_condition=PORTS))
     watch.wait(TIMEOUT)
     assert not evicted(watch)  # the scheduler has not yet bound any pod
@@ -117,7 +117,7 @@ def test_what_an_earlier_leader_released_counts_from_when_it_was_first_seen() ->
 
 
 @pytest.mark.parametrize("stamp", [RELEASE_ADOPTED, ""])
-def test_only_what_was_released_is_evicted_for_it(stamp: str) -> None:
+def test_pod_that_was_not_released_is_not_evicted(stamp: str) -> None:
     watch = Watch(free("p", release=stamp, node=None, since=0))
     watch.wait(10 * TIMEOUT)
     assert not evicted(watch)
@@ -159,7 +159,7 @@ def test_its_like_need_not_wait_if_its_node_was_lost(cordoned: bool) -> None:
     assert not waits(watch, "again")
 
 
-def test_its_like_must_wait_if_it_asks_for_more_than_when_it_was_released() -> None:
+def test_identical_pod_waits_even_if_the_failed_pod_gained_a_selector() -> None:
     watch = Watch()
     pod = start(watch, "p")
     watch.see(replace(pod, selector={"rack": "none"}))
@@ -169,7 +169,7 @@ def test_its_like_must_wait_if_it_asks_for_more_than_when_it_was_released() -> N
     assert waits(watch, "again")
 
 
-def test_who_was_sent_to_one_rack_is_expected_in_no_other() -> None:
+def test_pod_pinned_to_one_rack_uses_no_capacity_of_another_rack() -> None:
     watch = Watch()
     watch.hear(ev.NodeGone(watch.at, NODE))
     watch.hear(node("first", 2, rack="r0"))
@@ -183,7 +183,7 @@ def test_who_was_sent_to_one_rack_is_expected_in_no_other() -> None:
     assert order.node == "small"
 
 
-def test_who_waits_already_is_kept_waiting_too() -> None:
+def test_identical_pod_that_waits_already_must_wait_too() -> None:
     watch = Watch()
     doomed = start(watch, "p", 5)
     assert waits(watch, "q", 5)
@@ -218,7 +218,7 @@ def test_those_that_fail_together_count_once() -> None:
     assert len(watch.all(Release)) == 1
 
 
-def test_a_node_for_one_of_its_kind_ends_the_wait_of_all() -> None:
+def test_binding_of_one_identical_pod_ends_the_wait_of_all() -> None:
     watch = Watch()
     stubborn = start(watch, "p")
     watch.now += 10_000
@@ -231,7 +231,7 @@ def test_a_node_for_one_of_its_kind_ends_the_wait_of_all() -> None:
     assert [each.intent.ref.name for each in watch.all(Release)] == ["again"]
 
 
-def test_a_kind_is_forgotten_when_nobody_asked_for_it_for_long() -> None:
+def test_backoff_is_reset_after_a_long_time_without_identical_pods() -> None:
     watch = Watch()
     fail(watch, "p")
     watch.wait(TIMEOUT)
@@ -243,7 +243,7 @@ def test_a_kind_is_forgotten_when_nobody_asked_for_it_for_long() -> None:
     assert len(watch.all(Release)) == 1
 
 
-def test_a_short_pause_of_its_controller_makes_nobody_forget() -> None:
+def test_short_pause_of_the_controller_does_not_reset_the_backoff() -> None:
     watch = Watch()
     fail(watch, "p")
     watch.wait(TIMEOUT + LONG - 1)
@@ -280,7 +280,7 @@ def test_a_kind_is_not_forgotten_while_it_waits() -> None:
     assert watch.all(Release)
 
 
-def test_an_eviction_that_was_refused_is_asked_for_again() -> None:
+def test_refused_eviction_is_retried() -> None:
     watch = Watch()
     pod = start(watch, "p")
     watch.wait(TIMEOUT)
@@ -292,7 +292,7 @@ def test_an_eviction_that_was_refused_is_asked_for_again() -> None:
     assert not evicted(watch)
 
 
-def test_who_goes_for_another_reason_after_a_refusal_is_told_nothing() -> None:
+def test_pod_deleted_after_a_refused_eviction_gets_no_event() -> None:
     watch = Watch()
     pod = start(watch, "p")
     watch.wait(TIMEOUT)

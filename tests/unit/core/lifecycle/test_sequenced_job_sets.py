@@ -83,7 +83,7 @@ def test_pods_that_succeeded_before_their_job_set_was_seen_are_not_missed() -> N
     assert lead.released == ["g3", "g4", "g5"]
 
 
-def test_a_new_leader_keeps_a_running_replicated_job() -> None:
+def test_new_leader_does_not_evict_a_running_replicated_job() -> None:
     """The pods are listed before the JobSet, and the gang must not be taken for a broken one."""
     first = Lead()
     first.hear(stated(SEQUENCED))
@@ -113,7 +113,7 @@ def test_a_deleted_job_set_changes_no_gang() -> None:
     assert lead.released == ["g0", "g1"]
 
 
-def test_a_pod_beyond_a_replicated_job_joins_when_there_is_a_place() -> None:
+def test_surplus_pod_of_a_replicated_job_waits_and_is_dropped_if_deleted() -> None:
     lead = Lead(gpus=2)
     lead.hear(stated(SEQUENCED))
     lead.see(*of_set("driver", 0, 1), *of_set("driver", 9))

@@ -97,7 +97,7 @@ def expelled(effects: list[Effect]) -> list[tuple[str, str]]:
     return [(e.ref.name, e.cause) for e in effects if isinstance(e, EvictPod)]
 
 
-async def test_a_held_pod_whose_controller_is_gone_is_reported_and_stays() -> None:
+async def test_held_pod_without_its_controller_is_reported_and_not_evicted() -> None:
     yard = Yard()
     pod = yard.held("p")
     yard.owners.gone[pod.uid] = "Job train"
@@ -110,7 +110,7 @@ async def test_a_held_pod_whose_controller_is_gone_is_reported_and_stays() -> No
     assert len(told(await yard.look(after=1))) == 1
 
 
-async def test_it_is_reclaimed_if_that_is_asked_for_and_found_twice() -> None:
+async def test_ownerless_pod_is_evicted_if_enabled_and_found_twice() -> None:
     yard = Yard(StaleReason.OWNERLESS)
     pod = yard.held("p")
     yard.owners.gone[pod.uid] = "Job train"
@@ -128,7 +128,7 @@ async def test_it_is_reclaimed_if_that_is_asked_for_and_found_twice() -> None:
     assert yard.shown() == {}
 
 
-async def test_a_controller_that_is_there_again_clears_it() -> None:
+async def test_pod_is_not_stale_once_its_controller_exists_again() -> None:
     yard = Yard(StaleReason.OWNERLESS)
     pod = yard.held("p")
     yard.owners.gone[pod.uid] = "Job train"
@@ -140,7 +140,7 @@ async def test_a_controller_that_is_there_again_clears_it() -> None:
 
 
 @pytest.mark.parametrize(("owner", "since"), [("", 0), ("job", 36_000_000)])
-async def test_who_has_no_controller_or_came_lately_is_not_asked_about(
+async def test_controller_of_an_unowned_or_recent_pod_is_not_looked_up(
     owner: str, since: int
 ) -> None:
     yard = Yard()
@@ -149,7 +149,7 @@ async def test_who_has_no_controller_or_came_lately_is_not_asked_about(
     assert not yard.owners.asked
 
 
-async def test_one_pod_is_asked_about_at_a_time_and_all_in_turn() -> None:
+async def test_controllers_are_looked_up_one_pod_at_a_time_in_rotation() -> None:
     yard = Yard()
     for number in range(3):
         yard.held(f"p{number}")
@@ -158,7 +158,7 @@ async def test_one_pod_is_asked_about_at_a_time_and_all_in_turn() -> None:
     assert yard.owners.asked == ["p0", "p1", "p2", "p0"]
 
 
-async def test_who_leaves_devices_idle_is_reported() -> None:
+async def test_pod_with_idle_devices_is_reported() -> None:
     yard = Yard()
     yard.runs("idle")
     yard.runs("busy")
@@ -168,7 +168,7 @@ async def test_who_leaves_devices_idle_is_reported() -> None:
     assert yard.use.spans == [3600]
 
 
-async def test_devices_are_looked_at_though_an_owner_cannot_be_asked_about() -> None:
+async def test_idle_devices_are_reported_even_if_controller_lookups_fail() -> None:
     yard = Yard()
     yard.held("p")
     yard.runs("idle")
@@ -177,7 +177,7 @@ async def test_devices_are_looked_at_though_an_owner_cannot_be_asked_about() -> 
     assert len(told(await yard.look())) == 1
 
 
-async def test_devices_are_asked_about_rarely() -> None:
+async def test_device_usage_is_queried_at_most_once_per_interval() -> None:
     yard = Yard()
     await yard.look()
     await yard.look(after=DEVICE_CHECK_MS - 1)
@@ -186,7 +186,7 @@ async def test_devices_are_asked_about_rarely() -> None:
     assert len(yard.use.spans) == 2
 
 
-async def test_who_was_not_measured_or_has_just_begun_is_not_judged() -> None:
+async def test_unmeasured_or_recently_started_pod_is_not_reported() -> None:
     yard = Yard(StaleReason.IDLE)
     yard.runs("unmeasured")
     yard.runs("young", ran=HOUR + SETTLED_MS - 1)
@@ -194,7 +194,7 @@ async def test_who_was_not_measured_or_has_just_begun_is_not_judged() -> None:
     assert not told(await yard.look())
 
 
-async def test_a_prometheus_that_does_not_answer_changes_nothing() -> None:
+async def test_failure_of_prometheus_does_not_change_the_stale_pods() -> None:
     yard = Yard(StaleReason.IDLE)
     yard.runs("idle")
     yard.use.parts = {("a", "idle"): 0.0}
@@ -204,7 +204,7 @@ async def test_a_prometheus_that_does_not_answer_changes_nothing() -> None:
     assert yard.shown() == {(TenantName("ns.a"), "idle"): 1}
 
 
-async def test_idle_pods_go_if_that_is_asked_for_but_not_those_that_must_stay() -> None:
+async def test_idle_pod_is_evicted_if_enabled_unless_it_is_non_preemptible() -> None:
     yard = Yard(StaleReason.IDLE)
     yard.runs("idle")
     yard.runs("kept", preemptible=False)
@@ -213,7 +213,7 @@ async def test_idle_pods_go_if_that_is_asked_for_but_not_those_that_must_stay() 
     assert expelled(await yard.look(after=HOUR)) == [("idle", "idle")]
 
 
-async def test_a_gang_goes_only_when_all_of_it_is_idle() -> None:
+async def test_gang_is_evicted_only_if_all_its_pods_are_idle() -> None:
     yard = Yard(StaleReason.IDLE)
     for name in ("m0", "m1"):
         yard.runs(name, gang="train", gang_size=2)
@@ -225,7 +225,7 @@ async def test_a_gang_goes_only_when_all_of_it_is_idle() -> None:
     assert set(expelled(await yard.look(after=HOUR))) == {("m0", "idle"), ("m1", "idle")}
 
 
-async def test_who_turns_out_to_be_busy_stays_and_so_does_its_gang() -> None:
+async def test_eviction_of_a_gang_is_cancelled_if_one_pod_becomes_busy() -> None:
     yard = Yard(StaleReason.IDLE)
     pods = [yard.runs(name, gang="train", gang_size=2) for name in ("m0", "m1")]
     yard.use.parts = {("a", "m0"): 0.0, ("a", "m1"): 0.0}
@@ -240,7 +240,7 @@ async def test_who_turns_out_to_be_busy_stays_and_so_does_its_gang() -> None:
     assert len(expelled(await yard.look(after=DEVICE_CHECK_MS))) == 2
 
 
-async def test_who_turns_out_to_be_busy_goes_with_a_mate_whose_eviction_was_accepted() -> None:
+async def test_busy_pod_is_evicted_if_the_eviction_of_a_gang_member_was_accepted() -> None:
     yard = Yard(StaleReason.IDLE)
     pods = [yard.runs(name, gang="train", gang_size=2) for name in ("m0", "m1")]
     yard.use.parts = {("a", "m0"): 0.0, ("a", "m1"): 0.0}
@@ -252,7 +252,7 @@ async def test_who_turns_out_to_be_busy_goes_with_a_mate_whose_eviction_was_acce
     assert yard.engine.is_eviction_needed(pods[1].uid)
 
 
-async def test_who_turns_out_to_be_busy_stays_once_the_eviction_of_a_mate_was_refused() -> None:
+async def test_busy_pod_is_not_evicted_if_the_eviction_of_a_gang_member_was_refused() -> None:
     yard = Yard(StaleReason.IDLE)
     pods = [yard.runs(name, gang="train", gang_size=2) for name in ("m0", "m1")]
     yard.use.parts = {("a", "m0"): 0.0, ("a", "m1"): 0.0}
@@ -264,7 +264,7 @@ async def test_who_turns_out_to_be_busy_stays_once_the_eviction_of_a_mate_was_re
     assert not any(yard.engine.is_eviction_needed(pod.uid) for pod in pods)
 
 
-async def test_while_observing_nobody_goes() -> None:
+async def test_idle_pod_is_not_evicted_in_observe_mode() -> None:
     yard = Yard(StaleReason.IDLE)
     yard.hear(ev.PolicyObserved(yard.at, Policy(mode=Mode.OBSERVE)))
     yard.runs("idle")

@@ -81,7 +81,7 @@ def test_a_namespace_that_never_had_a_tenant_does_not_wait(bench: Bench) -> None
     assert set(bench.released) == {"p"}
 
 
-def test_the_engine_asks_to_be_woken_at_the_end(bench: Bench) -> None:
+def test_engine_requests_a_wakeup_at_the_end_of_the_gap(bench: Bench) -> None:
     put(bench, tenant(OLD, "x"))
     bench.engine.handle(ev.TenantObserved(NOW, tenant(OLD)))
     wakes = [each.at for each in bench.engine.handle(ev.Pass(NOW)) if hasattr(each, "at")]
@@ -100,7 +100,7 @@ def test_a_tenant_whose_parent_is_deleted_releases_nothing(bench: Bench) -> None
     assert set(bench.released) == {"p"}
 
 
-def test_the_condition_of_each_tenant_below_a_missing_one_names_it(bench: Bench) -> None:
+def test_condition_of_each_tenant_below_a_missing_parent_names_the_parent(bench: Bench) -> None:
     put(bench, tenant(NEW, parent=OLD), tenant(TenantName("below"), "x", parent=NEW))
     tenants = bench.engine.queries.view().tenants
     for name in (NEW, TenantName("below")):

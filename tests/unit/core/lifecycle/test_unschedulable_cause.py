@@ -24,7 +24,7 @@ TAIL = (
         "pod has unbound immediate PersistentVolumeClaims.",
     ],
 )
-def test_what_follows_from_its_own_spec_is_the_fault_of_the_pod(reasons: str) -> None:
+def test_reasons_from_the_pod_spec_are_attributed_to_the_pod(reasons: str) -> None:
     assert unschedulable_cause_of(said(reasons)) is UnschedulableCause.POD
 
 
@@ -44,7 +44,7 @@ def test_what_follows_from_its_own_spec_is_the_fault_of_the_pod(reasons: str) ->
         "",
     ],
 )
-def test_what_others_did_and_what_is_unknown_is_not_the_fault_of_the_pod(reasons: str) -> None:
+def test_other_and_unknown_reasons_are_not_attributed_to_the_pod(reasons: str) -> None:
     assert unschedulable_cause_of(said(reasons)) is UnschedulableCause.OTHERS
 
 

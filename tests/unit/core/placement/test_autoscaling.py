@@ -27,7 +27,7 @@ from tests.support.autoscaled_pool import AUTO, GPU, LABELS, OFFER, TIMEOUT, Far
 from tests.support.host_ports import PORTS
 
 
-def test_work_is_released_beyond_the_nodes_up_to_what_the_pool_may_grow_to() -> None:
+def test_pods_are_released_up_to_the_maximum_capacity_of_the_pool() -> None:
     farm = Farm(24)
     for number in range(5):
         farm.create(f"p{number}")
@@ -36,7 +36,7 @@ def test_work_is_released_beyond_the_nodes_up_to_what_the_pool_may_grow_to() -> 
     assert farm.pool().pods_awaiting_nodes == 2
 
 
-def test_who_is_released_for_a_node_to_come_is_told_so() -> None:
+def test_release_event_states_that_the_pod_waits_for_new_nodes() -> None:
     farm = Farm(16)
     farm.create("p0")
     farm.create("p1")
@@ -56,7 +56,7 @@ def test_a_pool_without_it_is_filled_no_further_than_its_nodes() -> None:
     assert farm.where == {"p0": "auto-0"}
 
 
-def test_a_pool_scaled_to_nothing_serves_who_asks_for_no_more_than_its_own_labels() -> None:
+def test_empty_pool_serves_only_pods_that_match_its_own_labels() -> None:
     farm = Farm(8, nodes=0)
     farm.create("plain")
     farm.create("labelled", selector=LABELS)
@@ -66,7 +66,7 @@ def test_a_pool_scaled_to_nothing_serves_who_asks_for_no_more_than_its_own_label
     assert "no pool has a node that it may go to" in farm.why("elsewhere")
 
 
-def test_what_is_bound_when_a_node_comes_leaves_the_rest_to_others() -> None:
+def test_new_node_is_left_to_the_pod_that_waits_for_it() -> None:
     farm = Farm(24)
     farm.create("p0")
     farm.create("p1")
@@ -80,7 +80,7 @@ def test_what_is_bound_when_a_node_comes_leaves_the_rest_to_others() -> None:
     assert not farm.evicted
 
 
-def test_small_work_takes_what_is_free_while_large_work_waits_for_a_node() -> None:
+def test_small_pods_use_free_capacity_while_a_large_pod_awaits_a_node() -> None:
     farm = Farm(16)
     farm.create("small", 4)
     farm.create("large", 8)
@@ -88,7 +88,7 @@ def test_small_work_takes_what_is_free_while_large_work_waits_for_a_node() -> No
     assert farm.where == {"small": "auto-0", "large": None, "other": "auto-0"}
 
 
-def test_what_is_scattered_over_nodes_counts_for_no_new_node() -> None:
+def test_fragmented_capacity_does_not_count_as_future_nodes() -> None:
     """16 of 24 devices exist, and half of each node is in use. Only one more node may appear."""
     farm = Farm(24, nodes=2)
     farm.create("a", 5)
@@ -102,7 +102,7 @@ def test_what_is_scattered_over_nodes_counts_for_no_new_node() -> None:
     assert farm.where["e"] in ("auto-0", "auto-1")
 
 
-def test_a_gang_may_be_part_here_and_part_to_come() -> None:
+def test_gang_may_use_existing_and_future_nodes() -> None:
     farm = Farm(24)
     for number in range(3):
         farm.create(f"m{number}", gang="g", gang_size=3)
@@ -133,7 +133,7 @@ def test_other_resources_than_those_named_are_bounded_by_a_node() -> None:
     assert farm.where == {"first": "auto-0", "modest": None}
 
 
-def test_nobody_pinned_to_a_node_waits_for_another() -> None:
+def test_pod_pinned_to_a_node_does_not_await_a_new_node() -> None:
     farm = Farm(64)
     farm.create("first")
     farm.create("daemon", 1, node_names=(NodeName("auto-0"),))
@@ -150,7 +150,7 @@ def test_limits_hold_beyond_the_nodes() -> None:
     assert sorted(farm.where) == ["p0", "p1"]
 
 
-def test_limits_hold_where_there_is_no_node_at_all() -> None:
+def test_limits_apply_even_if_the_pool_has_no_nodes() -> None:
     farm = Farm(64, nodes=0)
     team = Tenant(
         TenantName("t"), Millis(0), namespaces=("a",), quotas={AUTO: Quota(limit={GPU: 8})}
@@ -161,7 +161,7 @@ def test_limits_hold_where_there_is_no_node_at_all() -> None:
     assert sorted(farm.where) == ["p0"]
 
 
-def test_shares_are_measured_against_what_the_pool_may_grow_to() -> None:
+def test_shares_are_relative_to_the_maximum_capacity_of_the_pool() -> None:
     farm = Farm(32)
     farm.create("p0")
     scale = farm.engine.queries.scale()
@@ -170,7 +170,7 @@ def test_shares_are_measured_against_what_the_pool_may_grow_to() -> None:
     assert farm.engine.queries.scale().size == scale.size
 
 
-def test_if_no_node_comes_the_place_is_given_back_and_no_more_is_filled_for_a_while() -> None:
+def test_growth_pauses_and_pods_are_evicted_if_no_node_appears() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann", "bob")
@@ -184,7 +184,7 @@ def test_if_no_node_comes_the_place_is_given_back_and_no_more_is_filled_for_a_wh
     assert farm.alarm == farm.now + TIMEOUT
 
 
-def test_what_is_free_on_its_nodes_is_filled_all_the_while() -> None:
+def test_free_capacity_is_still_used_after_a_failure_to_grow() -> None:
     farm = Farm(24)
     farm.create("p0")
     farm.create("p1")
@@ -195,7 +195,7 @@ def test_what_is_free_on_its_nodes_is_filled_all_the_while() -> None:
     assert farm.where["again"] == "auto-0"
 
 
-def test_then_one_at_a_time_tries_until_a_new_node_takes_it() -> None:
+def test_after_the_pause_one_pod_at_a_time_tries_until_a_node_appears() -> None:
     farm = Farm(40)
     farm.create("p0")
     fail(farm, "ann", "bob")
@@ -212,7 +212,7 @@ def test_then_one_at_a_time_tries_until_a_new_node_takes_it() -> None:
     assert farm.where["again"] is None
 
 
-def test_a_node_that_was_there_before_proves_nothing() -> None:
+def test_binding_to_an_existing_node_does_not_end_the_trial() -> None:
     farm = Farm(40)
     farm.create("p0")
     fail(farm, "ann", "bob")
@@ -258,7 +258,7 @@ def test_a_failure_is_forgotten_in_the_end() -> None:
     assert sorted(farm.where) == ["p0", "p1", "p2", "p3"]
 
 
-def test_one_user_whom_no_node_comes_for_closes_a_pool_to_nobody_else() -> None:
+def test_failed_growth_for_one_user_does_not_close_the_pool_for_others() -> None:
     farm = Farm(40)
     farm.create("p0")
     for length in (1, 2, 4):
@@ -276,7 +276,7 @@ def test_one_user_whom_no_node_comes_for_closes_a_pool_to_nobody_else() -> None:
         farm.wait(length * TIMEOUT)
 
 
-def test_one_person_of_two_tenants_closes_a_pool_to_nobody_else() -> None:
+def test_failed_growth_for_one_user_of_two_tenants_does_not_close_the_pool() -> None:
     farm = Farm(40)
     farm.create("there")
     for namespace in ("a1", "a2"):
@@ -287,7 +287,7 @@ def test_one_person_of_two_tenants_closes_a_pool_to_nobody_else() -> None:
     assert not farm.pool().growth_closed_until
 
 
-def test_who_failed_alone_is_not_let_in_because_others_get_nodes() -> None:
+def test_nodes_for_other_users_do_not_reopen_growth_for_the_failed_user() -> None:
     farm = Farm(40)
     farm.create("p0")
     fail(farm, "ann")
@@ -297,7 +297,7 @@ def test_who_failed_alone_is_not_let_in_because_others_get_nodes() -> None:
     assert "again" not in farm.where
 
 
-def test_who_is_kept_from_new_nodes_still_takes_what_is_there() -> None:
+def test_user_whose_growth_is_closed_still_gets_existing_nodes() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann")
@@ -306,7 +306,7 @@ def test_who_is_kept_from_new_nodes_still_takes_what_is_there() -> None:
     assert farm.where["again"] == "auto-0"
 
 
-def test_nobody_waits_for_new_nodes_who_bears_none_of_those_there() -> None:
+def test_pod_that_tolerates_no_existing_node_does_not_await_new_nodes() -> None:
     farm = Farm(24)
     taint = Taint("team", "x")
     tainted = Node(NodeName("auto-0"), LABELS, OFFER, True, taints=(taint,))
@@ -325,7 +325,7 @@ def test_nobody_waits_for_new_nodes_who_bears_none_of_those_there() -> None:
 @pytest.mark.parametrize(
     "policy", [Policy(scheduling_timeout=Millis(0)), Policy(mode=Mode.OBSERVE)]
 )
-def test_who_may_wait_for_ever_closes_nothing(policy: Policy) -> None:
+def test_growth_is_not_closed_without_scheduling_timeouts(policy: Policy) -> None:
     farm = Farm(24)
     farm.create("p0")
     farm.create("p1")
@@ -336,7 +336,7 @@ def test_who_may_wait_for_ever_closes_nothing(policy: Policy) -> None:
     assert farm.where["p2"] is None
 
 
-def test_a_node_that_is_there_and_does_not_take_it_is_no_failure_to_grow() -> None:
+def test_pod_that_does_not_fit_its_new_node_is_no_failure_to_grow() -> None:
     farm = Farm(24)
     farm.create("p0")
     farm.create("p1")
@@ -371,7 +371,7 @@ def test_a_replica_knows_which_pools_are_closed() -> None:
     assert other.why("p1").endswith("so the next try is in 300 s")
 
 
-def test_a_replica_knows_for_whom_they_are_closed() -> None:
+def test_follower_reports_the_users_whose_growth_is_closed() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann")
@@ -394,7 +394,7 @@ def test_a_pool_that_may_grow_less_than_it_has_is_filled_as_it_is() -> None:
     assert farm.where == {"p0": "auto-0"}
 
 
-def test_only_what_is_said_to_grow_does() -> None:
+def test_resource_without_a_maximum_does_not_limit_the_growth() -> None:
     farm = Farm(64, nodes=0)
     nic = Resource("example.com/nic")
     farm.add(0, {GPU: 1, nic: 1, PODS: 110})
@@ -403,7 +403,7 @@ def test_only_what_is_said_to_grow_does() -> None:
     assert farm.where == {"fills": "auto-0", "nic": None}
 
 
-def test_who_is_bound_to_no_node_at_all_waits() -> None:
+def test_pod_that_may_use_no_node_waits() -> None:
     farm = Farm(64)
     farm.create("nowhere", 1, node_names=())
     assert not farm.where
@@ -424,7 +424,7 @@ def kept(farm: Farm) -> None:
     farm.wait(1000)
 
 
-def test_who_waits_for_a_new_node_leaves_room_alone_that_is_kept() -> None:
+def test_pod_that_awaits_a_node_does_not_use_reserved_capacity() -> None:
     farm = Farm(24, nodes=2)
     kept(farm)
     assert set(farm.where) == {"here", "there"}
@@ -439,7 +439,7 @@ def test_who_waits_for_a_new_node_leaves_room_alone_that_is_kept() -> None:
     assert farm.orders["large"].node_hint is None
 
 
-def test_room_that_is_kept_and_in_use_counts_once() -> None:
+def test_reserved_capacity_of_a_partly_used_node_counts_once() -> None:
     """12 of 24 devices are in use, and 2 free devices are reserved. 10 are left."""
     farm = Farm(24, nodes=2)
     kept(farm)
@@ -450,7 +450,7 @@ def test_room_that_is_kept_and_in_use_counts_once() -> None:
     assert "c" not in farm.where
 
 
-def test_a_guarantee_is_honoured_by_what_is_taken_and_what_is_to_come_together() -> None:
+def test_guarantee_is_met_by_evictions_and_future_nodes_together() -> None:
     farm = Farm(24, nodes=2, reclaims=True)
     owed(farm)
     for number in range(3):
@@ -465,7 +465,7 @@ def test_a_guarantee_is_honoured_by_what_is_taken_and_what_is_to_come_together()
     assert "late" not in farm.where
 
 
-def test_nobody_goes_for_what_may_come_without_that() -> None:
+def test_no_pod_is_evicted_if_a_future_node_is_enough() -> None:
     farm = Farm(24, nodes=2, reclaims=True)
     owed(farm)
     farm.create("m", namespace="owner")
@@ -473,7 +473,7 @@ def test_nobody_goes_for_what_may_come_without_that() -> None:
     assert not farm.taken
 
 
-def test_nobody_goes_for_nodes_that_did_not_come_lately() -> None:
+def test_no_pod_is_evicted_if_the_needed_nodes_recently_failed_to_appear() -> None:
     farm = Farm(24, nodes=2, reclaims=True)
     owed(farm)
     fail(farm, "ann", namespace="owner")
@@ -483,7 +483,7 @@ def test_nobody_goes_for_nodes_that_did_not_come_lately() -> None:
     assert not farm.taken  # not even the future nodes could hold it
 
 
-def test_nobody_goes_for_room_that_others_wait_for_in_the_scheduler() -> None:
+def test_no_pod_is_evicted_for_capacity_that_an_unbound_pod_may_use() -> None:
     farm = Farm(32, nodes=2, reclaims=True)
     for name, most in (("owner", 8), ("guest", 0), ("third", 16)):
         quotas = {AUTO: Quota(guarantee={GPU: most})}

@@ -62,14 +62,14 @@ class Yard:
         return self.placement.allocate(AUTO, demand, node=node, bound=node is not None)
 
 
-def test_nobody_is_asked_for_whom_no_node_that_grew_has_room() -> None:
+def test_no_search_runs_if_the_freed_capacity_fits_no_waiting_pod() -> None:
     yard = Yard(50)
     yard.placement.remove_allocation(yard.halves[0])
     assert yard.land() == [None] * 50
     assert yard.floor.asked == 0
 
 
-def test_the_first_takes_what_comes_up_and_the_others_are_not_asked_for() -> None:
+def test_first_pod_gets_the_freed_node_without_searches_for_the_others() -> None:
     yard = Yard(50)
     for half in yard.halves:
         yard.placement.remove_allocation(half)
@@ -77,7 +77,7 @@ def test_the_first_takes_what_comes_up_and_the_others_are_not_asked_for() -> Non
     assert yard.floor.asked <= 2
 
 
-def test_each_takes_a_node_of_its_own_where_several_come() -> None:
+def test_each_pod_gets_its_own_node_if_several_nodes_appear() -> None:
     yard = Yard(3)
     for name in ("n1", "n2"):
         yard.put(NodeName(name))
@@ -86,7 +86,7 @@ def test_each_takes_a_node_of_its_own_where_several_come() -> None:
     assert nodes[2] is None
 
 
-def test_room_that_came_up_before_anybody_waited_for_it_is_not_lost() -> None:
+def test_capacity_freed_before_a_pod_waits_is_not_lost() -> None:
     yard = Yard(0)
     yard.placement.remove_allocation(yard.halves[0])
     yard.waiting = [yard._enter({GPU: 8})]
@@ -94,7 +94,7 @@ def test_room_that_came_up_before_anybody_waited_for_it_is_not_lost() -> None:
     assert yard.land() == [NODE]
 
 
-def test_who_may_not_go_to_the_node_that_grew_is_not_asked_for() -> None:
+def test_no_search_runs_for_pods_that_may_not_use_the_freed_node() -> None:
     yard = Yard(0)
     labelled = NodeConstraints((("zone", "b"),))
     for number in range(20):

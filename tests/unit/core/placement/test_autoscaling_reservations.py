@@ -27,7 +27,7 @@ def impatient(farm: Farm, weight: int = 100) -> None:
     farm.hear(ev.TenantObserved(farm.at, mine))
 
 
-def test_a_gang_that_the_pool_must_grow_for_starts_though_small_work_comes_and_goes() -> None:
+def test_gang_that_needs_new_nodes_starts_despite_a_stream_of_small_pods() -> None:
     farm = Farm(24, nodes=2)
     impatient(farm, weight=1)
     for number in range(4):
@@ -43,7 +43,7 @@ def test_a_gang_that_the_pool_must_grow_for_starts_though_small_work_comes_and_g
     assert {"m0", "m1", "m2"} <= farm.where.keys()
 
 
-def test_what_is_to_come_is_kept_too_for_who_waited_long_enough() -> None:
+def test_future_nodes_are_reserved_for_a_gang_that_waited_long_enough() -> None:
     farm = Farm(24, nodes=2)
     impatient(farm)
     farm.create("first", 1, namespace="other")
@@ -57,7 +57,7 @@ def test_what_is_to_come_is_kept_too_for_who_waited_long_enough() -> None:
     assert {"m0", "m1", "m2"} == farm.where.keys() - {"first", "early"}
 
 
-def test_nobody_is_kept_waiting_for_nodes_that_did_not_come_lately() -> None:
+def test_no_reservation_waits_for_nodes_that_recently_failed_to_appear() -> None:
     farm = Farm(24, nodes=2)
     impatient(farm)
     for name in ("fills", "fills too"):
@@ -70,7 +70,7 @@ def test_nobody_is_kept_waiting_for_nodes_that_did_not_come_lately() -> None:
     assert farm.where["late"] == "auto-0"
 
 
-def test_room_that_was_kept_of_nodes_to_come_is_let_go_when_they_did_not_come() -> None:
+def test_reservation_on_future_nodes_ends_if_the_nodes_do_not_appear() -> None:
     farm = Farm(24, nodes=2)
     impatient(farm)
     farm.create("here", namespace="other")
@@ -85,7 +85,7 @@ def test_room_that_was_kept_of_nodes_to_come_is_let_go_when_they_did_not_come() 
     assert farm.where["late"] == "auto-1"
 
 
-def test_a_node_that_comes_while_victims_end_is_kept_for_whom_they_go() -> None:
+def test_node_added_during_evictions_is_reserved_for_the_same_gang() -> None:
     farm = Farm(24, nodes=2, reclaims=True)
     owed(farm)
     gang(farm, "owner")
@@ -113,7 +113,7 @@ def doubted(farm: Farm) -> None:
     assert farm.pool().growth_closed_until is None
 
 
-def test_who_leaves_holds_not_the_one_try_of_a_pool_in_doubt() -> None:
+def test_terminating_pod_does_not_hold_the_only_growth_trial() -> None:
     farm = Farm(80)
     doubted(farm)
     farm.create("next")
@@ -123,7 +123,7 @@ def test_who_leaves_holds_not_the_one_try_of_a_pool_in_doubt() -> None:
     assert "second" not in farm.where
 
 
-def test_who_leaves_holds_no_try_either_once_all_are_placed_anew() -> None:
+def test_terminating_pod_holds_no_growth_trial_after_a_reassignment() -> None:
     farm = Farm(80)
     doubted(farm)
     farm.grow(88)  # all pods are assigned again
@@ -132,7 +132,7 @@ def test_who_leaves_holds_no_try_either_once_all_are_placed_anew() -> None:
     assert farm.where["next"] is None
 
 
-def test_a_try_is_free_as_soon_as_who_has_it_leaves() -> None:
+def test_growth_trial_is_free_once_its_pod_is_terminating() -> None:
     farm = Farm(80)
     farm.create("there", namespace="other")
     fail(farm, "ann", "bob")
@@ -145,7 +145,7 @@ def test_a_try_is_free_as_soon_as_who_has_it_leaves() -> None:
     assert farm.where["next"] is None
 
 
-def test_who_leaves_still_uses_what_it_has_of_a_pool_that_grows() -> None:
+def test_terminating_pod_still_uses_its_part_of_a_growing_pool() -> None:
     farm = Farm(16)
     farm.create("there")
     farm.create("leaves")

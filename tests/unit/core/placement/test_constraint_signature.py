@@ -49,7 +49,7 @@ def ways(number: int) -> list[NodeConstraints]:
     ]
 
 
-def test_a_thousand_odd_ways_to_say_the_same_are_one_question() -> None:
+def test_constraints_that_match_the_same_nodes_share_a_signature() -> None:
     reach = made("a", "b")
     signatures = {reach.signature(terms) for number in range(1000) for terms in ways(number)}
     assert len(signatures) == 3  # any node, no node, and `In` the one existing value
@@ -65,7 +65,7 @@ def test_values_that_no_node_has_are_not_looked_through_at_every_node() -> None:
     assert term == NodeSelectorTerm((NodeSelectorRequirement("zone", "NotIn", frozenset({"x"})),))
 
 
-def test_a_taint_that_comes_parts_those_that_bear_it_from_the_others() -> None:
+def test_new_taint_separates_the_constraints_that_tolerate_it() -> None:
     reach = made("a", "b")
     bears, does_not = ways(1)[0], ways(2)[0]
     assert (
@@ -80,7 +80,7 @@ def test_a_taint_that_comes_parts_those_that_bear_it_from_the_others() -> None:
     assert reach.drain_changed_constraints() == {does_not}
 
 
-def test_a_value_that_comes_parts_those_that_name_it_from_the_others() -> None:
+def test_new_label_value_separates_the_constraints_that_name_it() -> None:
     reach = made("a", "b")
     named, other = ways(1)[2], ways(2)[2]
     assert reach.allowed_nodes(named, None, POOL) == reach.allowed_nodes(other, None, POOL) == ()
@@ -116,7 +116,7 @@ def test_terms_that_lose_their_node_are_rerouted_though_others_match_no_node_alr
     assert reach.drain_changed_constraints() == {first}
 
 
-def test_what_a_node_offers_is_no_matter() -> None:
+def test_allocatable_amounts_do_not_change_the_labels_version() -> None:
     reach = made("a")
     before = reach.labels_version
     reach.update_node(node("a", zone="x", gpus=1), POOL)
@@ -167,7 +167,7 @@ changes = st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans(), labels
 
 @given(st.lists(some_terms, min_size=1, max_size=6), st.lists(changes, max_size=12))
 @settings(max_examples=cases(100, 300))
-def test_an_answer_kept_is_the_answer_found_anew(
+def test_cached_answer_equals_a_new_computation(
     asked: list[NodeConstraints], script: list[tuple[str, bool, bool, dict[str, str], list[Taint]]]
 ) -> None:
     reach, there = made(), {}

@@ -125,14 +125,14 @@ def test_a_newer_incomplete_generation_hides_the_older_one() -> None:
     assert shelf.changed() == {N1: {CPU: 8000}}
 
 
-def test_a_pool_with_two_devices_of_a_name_offers_nothing() -> None:
+def test_pool_with_two_devices_of_the_same_name_offers_nothing() -> None:
     slices = [published("n1", device("gpu-0"), name=f"s-{i}", count=2) for i in range(2)]
     shelf = Shelf(*slices)
     assert shelf.gpus() == 0
     assert list(shelf.capacity.inventory.problems().values()) == ["two devices have the name gpu-0"]
 
 
-def test_a_slice_that_shrinks_or_goes_takes_its_devices_along() -> None:
+def test_slice_that_shrinks_or_is_deleted_removes_its_devices() -> None:
     shelf = Shelf(published("n1", *gpus(8)))
     shelf.publish(published("n1", *gpus(5)))
     assert shelf.changed()[N1][GPU] == 5
@@ -217,7 +217,7 @@ def test_a_device_in_use_as_a_whole_has_no_free_partitions() -> None:
     )
 
 
-def test_a_device_for_several_claims_takes_one_more_at_a_time() -> None:
+def test_shared_device_always_has_capacity_for_one_more_claim() -> None:
     shelf = Shelf(published("n1", device("gpu-0", shared=True)))
     assert shelf.gpus() == 1
     for number in (1, 2):

@@ -124,13 +124,13 @@ def ask(count: int | None, *selectors: str, **more: object) -> DeviceAsk:
     return DeviceAsk(GPUS.name, count, "r", selectors, **more)  # type: ignore[arg-type]
 
 
-def test_a_pod_goes_to_a_node_with_enough_matching_devices() -> None:
+def test_pod_is_released_to_a_node_with_enough_matching_devices() -> None:
     yard = Yard()
     yard.put(waiting("c", ask(2, BIG)))
     assert yard.see(user_of("p", "c")) == {"p": "n2"}
 
 
-def test_a_pod_waits_if_no_node_has_enough_matching_devices_and_is_told_which_match() -> None:
+def test_pod_waits_if_too_few_devices_match_and_reports_the_matches() -> None:
     yard = Yard()
     yard.put(waiting("c", ask(3, BIG)))
     assert yard.see(user_of("p", "c")) == {}
@@ -157,7 +157,7 @@ def test_a_pod_waits_if_no_device_matches() -> None:
     assert yard.hear(huge) == {"p": "n1"}
 
 
-def test_a_waiting_pod_is_told_of_an_incomplete_pool() -> None:
+def test_reason_of_a_waiting_pod_states_the_incomplete_pool() -> None:
     yard = Yard()
     for name in ("n1", "n2"):
         half = published(name, device("gpu-0", "small"), generation=2, count=2)
@@ -180,7 +180,7 @@ def test_an_expression_without_an_answer_closes_no_node() -> None:
     assert set(yard.see(user_of("p", "c"))) == {"p"}
 
 
-def test_a_pod_that_shares_an_allocated_claim_goes_to_its_node() -> None:
+def test_pod_that_shares_an_allocated_claim_is_released_to_its_node() -> None:
     yard = Yard()
     yard.put(waiting("c", ask(1)))
     first = yard.see(user_of("p", "c"))["p"]

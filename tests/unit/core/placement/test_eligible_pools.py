@@ -17,7 +17,7 @@ from tests.support.placement_bench import asks, node
 OLD, NEW = (Pool(PoolName(name), {"pool": name}) for name in ("old", "new"))
 
 
-def test_a_pool_that_goes_while_another_and_a_node_come_disturbs_nobody() -> None:
+def test_pod_of_a_new_pool_is_released_although_another_pool_is_deleted() -> None:
     a, b = (node(name, Taint("t"), pool=pool) for name, pool in (("a", "old"), ("b", "new")))
     bench = Bench(a, pools=(OLD,))
     bench.see(
@@ -28,7 +28,7 @@ def test_a_pool_that_goes_while_another_and_a_node_come_disturbs_nobody() -> Non
     assert bench.released == {"p": "b"}
 
 
-def test_answers_are_forgotten_with_the_last_pod_that_asked() -> None:
+def test_cached_answers_are_dropped_with_the_last_pod_that_needed_them() -> None:
     bench = Bench(node("a"))
     pools = bench.engine._pools
     for number in range(100):
@@ -42,7 +42,7 @@ def test_answers_are_forgotten_with_the_last_pod_that_asked() -> None:
     assert bench.released == {}
 
 
-def test_memory_that_a_node_tells_of_anew_lets_in_who_needs_it() -> None:
+def test_pool_becomes_eligible_if_a_node_label_reports_more_memory() -> None:
     pools = Pools(ManagedResources([GPU]))
     pools.put_pool(OLD)
     pools.put_node(node("a", pool="old", **{LABEL_MEMORY: "16384"}))
@@ -58,7 +58,7 @@ def test_memory_that_a_node_tells_of_anew_lets_in_who_needs_it() -> None:
     )
 
 
-def test_the_first_node_of_a_pool_that_grows_disturbs_nobody_whom_it_serves_as_before() -> None:
+def test_first_node_of_a_pool_changes_only_constraints_that_it_affects() -> None:
     pools = Pools(ManagedResources([GPU]))
     pools.put_pool(replace(OLD, max_capacity={GPU: 16}))
     pools.rebuild_if_stale()

@@ -64,7 +64,7 @@ def blue(name: str, gpus: int = 1, **more: Any) -> Pod:
     return asks(name, gpus, **{"labels": BLUE, "namespace": "blue", **more})
 
 
-def test_a_pod_that_an_existing_pod_keeps_off_every_node_stays_held() -> None:
+def test_pod_stays_held_if_anti_affinity_excludes_every_node() -> None:
     bench = Bench(node("a"), node("b"))
     bench.hear(existing("wall", "a", term(key=ZONE, **EVERYWHERE)))
     pods = [blue("p"), blue("q")]
@@ -99,7 +99,7 @@ def test_a_wall_on_a_node_of_no_pool_counts() -> None:
     assert bench.released == {"p": "a"}
 
 
-def test_a_node_that_is_heard_of_after_the_pod_on_it_counts() -> None:
+def test_node_that_is_observed_after_its_pod_counts() -> None:
     bench = Bench(node("a"))
     bench.hear(existing("wall", "late", term(key=ZONE, **EVERYWHERE)))
     bench.put(node("late", gpus=0))
@@ -120,7 +120,7 @@ def test_only_the_domain_of_the_existing_pod_is_closed() -> None:
     assert why.numbers["nodes of default closed by anti-affinity"] == "1"
 
 
-def test_a_wall_that_comes_while_pods_wait_holds_them() -> None:
+def test_new_anti_affinity_term_holds_waiting_pods() -> None:
     bench = Bench(node("a", gpus=1))
     first, second = blue("first"), blue("second")
     bench.see(first, second)
@@ -131,7 +131,7 @@ def test_a_wall_that_comes_while_pods_wait_holds_them() -> None:
     assert set(bench.released) == {"first", "second"}
 
 
-def test_nobody_is_evicted_for_a_pod_that_is_kept_off_the_nodes() -> None:
+def test_no_pod_is_evicted_for_a_pod_that_anti_affinity_excludes() -> None:
     bench = Bench(node("a"))
     bench.hear(existing("wall", "a", term(**EVERYWHERE)))
     bench.see(asks("low", 8, namespace="blue", priority=0))
@@ -151,7 +151,7 @@ def test_the_terms_of_a_released_pod_count_for_other_managed_pods() -> None:
     assert "selected" in bench.released
 
 
-def test_pods_of_a_gang_that_avoid_each_other_go_to_different_nodes() -> None:
+def test_gang_pods_with_anti_affinity_to_each_other_get_different_nodes() -> None:
     walls = read(term({"matchLabels": {"app": "b"}}), namespace="team")
     gang = {"gang": "g", "gang_size": 2, "namespace": "team"}
     one, two = (
@@ -188,7 +188,7 @@ def test_existing_pods_that_state_the_same_rule_keep_their_like_away() -> None:
     assert bench.released == {"p": "a"}
 
 
-def test_a_wall_does_not_keep_its_own_kind_from_growing_pools() -> None:
+def test_own_anti_affinity_term_does_not_block_releases_to_future_nodes() -> None:
     walls = read(term({"matchLabels": {"app": "b"}}), namespace="team")
     pool = Pool(PoolName("gpu"), max_capacity={GPU: 16})
     bench = Bench(node("a", gpus=8), pools=(pool,))
@@ -196,7 +196,7 @@ def test_a_wall_does_not_keep_its_own_kind_from_growing_pools() -> None:
     assert sorted(bench.released.values(), key=str) == [None, "a"]
 
 
-def test_a_pod_that_nothing_keeps_off_any_more_may_wait_for_new_nodes_again() -> None:
+def test_pod_can_wait_for_new_nodes_after_the_anti_affinity_ends() -> None:
     pool = Pool(PoolName("gpu"), max_capacity={GPU: 16})
     bench = Bench(node("a"), pools=(pool,))
     first = asks("first", 8, namespace="green")
@@ -208,7 +208,7 @@ def test_a_pod_that_nothing_keeps_off_any_more_may_wait_for_new_nodes_again() ->
     assert bench.released == {"first": "a", "p": None}
 
 
-def test_a_pod_is_compared_with_a_term_once_while_no_term_comes_or_goes(
+def test_pod_is_compared_with_a_term_once_while_the_terms_do_not_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared: list[str] = []
@@ -240,7 +240,7 @@ def test_labels_that_change_are_judged_again() -> None:
     assert bench.released == {"p": "a"}
 
 
-def test_a_new_sighting_changes_nothing_for_a_pod_that_is_kept_off() -> None:
+def test_second_observation_of_an_excluded_pod_keeps_its_class() -> None:
     bench = Bench(node("a"))
     bench.hear(existing("wall", "a", term(**EVERYWHERE)))
     pod = blue("p")
@@ -251,7 +251,7 @@ def test_a_new_sighting_changes_nothing_for_a_pod_that_is_kept_off() -> None:
     assert tracked.equivalence_class is shape
 
 
-def test_terms_of_pods_that_come_and_go_are_forgotten() -> None:
+def test_terms_of_deleted_pods_are_dropped() -> None:
     bench = Bench(node("a"))
     for number in range(3 * MAX_TERMS):
         labels = {"matchLabels": {"app": str(number)}}
@@ -280,7 +280,7 @@ def test_terms_beyond_the_most_of_a_namespace_count_as_selecting_all_of_it() -> 
     assert "other" in bench.released
 
 
-def test_terms_that_are_not_counted_leave_nothing_behind() -> None:
+def test_terms_beyond_the_limit_leave_no_state() -> None:
     bench = Bench(node("a"))
     for number in range(MAX_TERMS):
         label = {"matchLabels": {"app": str(number)}}
@@ -327,24 +327,24 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         (term({}, matchLabelKeys=["absent"]), "red", True),
     ],
 )
-def test_a_term_selects_what_the_scheduler_says(
+def test_term_selects_the_same_pods_as_in_kube_scheduler(
     each: dict[str, Any], namespace: str, selected: bool
 ) -> None:
     [wall] = read(each, color="red")
     assert wall.selects(namespace, BLUE) is selected
 
 
-def test_no_selector_selects_nothing() -> None:
+def test_term_without_a_selector_selects_no_pod() -> None:
     assert read({"topologyKey": HOST}) == ()
 
 
-def test_equal_terms_of_different_pods_are_one() -> None:
+def test_equal_terms_of_different_pods_share_one_group() -> None:
     assert read(term(), app="x")[0].group == read(term(), app="y")[0].group
     assert read(term())[0].group != read(term(), namespace="other")[0].group
     assert read(term())[0].group != read(term(key=ZONE))[0].group
 
 
-def test_more_terms_than_are_told_apart_count_by_topology_key() -> None:
+def test_terms_beyond_the_limit_count_by_topology_key_alone() -> None:
     many = [term({"matchLabels": {"app": str(n)}}) for n in range(10 * MOST_TERMS)]
     walls = read(*many, term({"matchLabels": {"app": "last"}}, key=ZONE))
     assert len(walls) == MOST_TERMS + 2

@@ -26,7 +26,7 @@ BEARS_ML = Toleration("dedicated", "Equal", "ml", "NoSchedule")
 BEARS_ALL = Toleration("", "Exists")
 
 
-def test_a_pod_goes_to_no_node_whose_taint_it_does_not_tolerate() -> None:
+def test_pod_gets_no_node_with_a_taint_that_it_does_not_tolerate() -> None:
     bench = Bench(node("a", ML), node("b"))
     bench.see(asks("p"), asks("q"))
     assert bench.released == {"p": "b"}
@@ -34,7 +34,7 @@ def test_a_pod_goes_to_no_node_whose_taint_it_does_not_tolerate() -> None:
     assert bench.released == {"p": "b", "r": "a"}
 
 
-def test_a_pod_that_tolerates_no_node_is_not_queued_and_is_told_the_taint() -> None:
+def test_reason_names_the_taint_if_a_pod_tolerates_no_node() -> None:
     bench = Bench(node("a", ML), node("b", ML, Taint("x")))
     pod = asks("p")
     bench.see(pod)
@@ -44,7 +44,7 @@ def test_a_pod_that_tolerates_no_node_is_not_queued_and_is_told_the_taint() -> N
     assert "it does not tolerate dedicated=ml:NoSchedule, the taint of every node" in why.text
 
 
-def test_a_taint_that_goes_lets_pods_in_and_one_that_comes_keeps_them_out() -> None:
+def test_removed_taint_admits_pods_and_new_taint_excludes_them() -> None:
     bench = Bench(node("a", ML))
     bench.see(asks("p", 4))
     assert bench.released == {}
@@ -57,7 +57,7 @@ def test_a_taint_that_goes_lets_pods_in_and_one_that_comes_keeps_them_out() -> N
     assert bench.released == {"p": "a", "q": "a"}
 
 
-def test_a_node_that_is_not_ready_serves_a_pod_as_before_and_takes_none() -> None:
+def test_pod_stays_queued_while_its_only_node_is_not_ready() -> None:
     bench = Bench(node("a", ready=False), node("b", ML))
     pod = asks("p")
     bench.see(pod)
@@ -77,7 +77,7 @@ def test_tolerations_of_a_pool_count_as_the_pods_and_are_added_at_release() -> N
     assert added == {"p": ((BEARS_ML,), False), "q": ((BEARS_ML,), True), "r": ((), True)}
 
 
-def test_tolerations_that_a_pool_is_given_let_in_who_waited() -> None:
+def test_new_pool_tolerations_release_a_waiting_pod() -> None:
     pool = Pool(PoolName("ml"), {"kind": "ml"})
     bench = Bench(node("a", ML, kind="ml"), pools=(pool,))
     bench.see(asks("p"))
@@ -97,14 +97,14 @@ def test_affinity_and_selector_are_judged_against_each_node_not_against_the_pool
     assert bench.released == {"y": "b", "none": "c", "any": "a"}
 
 
-def test_who_waits_for_other_nodes_holds_up_nobody() -> None:
+def test_pod_that_waits_for_its_nodes_does_not_delay_pods_of_other_nodes() -> None:
     bench = Bench(node("a", zone="x"), node("b", zone="y"))
     bench.see(asks("full", selector={"zone": "x"}))
     bench.see(asks("first", selector={"zone": "x"}), asks("second", selector={"zone": "y"}))
     assert bench.released == {"full": "a", "second": "b"}
 
 
-def test_pods_of_one_gang_go_each_where_its_own_terms_let_it() -> None:
+def test_each_pod_of_a_gang_gets_a_node_that_its_own_constraints_allow() -> None:
     bench = Bench(node("a", ML), node("b"), node("c", zone="y"))
     gang: dict[str, object] = {"gang": "g", "gang_size": 3}
     bench.see(
@@ -131,7 +131,7 @@ def test_a_label_that_changes_moves_pods_to_the_pool_that_can_serve_them() -> No
     assert bench.orders["p"].intent.pool == "two"
 
 
-def test_a_released_pod_is_expected_elsewhere_once_its_node_is_tainted() -> None:
+def test_released_pod_is_expected_on_another_node_after_its_node_is_tainted() -> None:
     bench = Bench(node("a"), node("b"))
     bench.see(asks("p", 8))
     assert bench.released == {"p": "a"}
@@ -159,7 +159,7 @@ def reach() -> NodeFilter:
     return made
 
 
-def test_a_pin_names_nodes_only_where_not_every_ready_one_will_do(reach: NodeFilter) -> None:
+def test_allowed_nodes_are_listed_only_if_some_ready_node_is_excluded(reach: NodeFilter) -> None:
     plain, x = NodeConstraints(), NodeConstraints((("zone", "x"),))
     assert (found(reach, plain, "p"), found(reach, plain, "q")) == (None, ())
     assert (found(reach, x, "p"), found(reach, x, "q")) == (None, ())
@@ -195,7 +195,7 @@ def test_a_node_is_found_by_labels_that_came_later(reach: NodeFilter) -> None:
     assert found(reach, fresh, "p") == ("b",)
 
 
-def test_what_every_pod_is_given_is_no_term() -> None:
+def test_default_tolerations_are_no_node_constraint() -> None:
     given = Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute", 300)
     assert node_constraints_of(asks("p", tolerations=(given,))) == NodeConstraints()
 
@@ -205,7 +205,7 @@ def test_what_every_pod_is_given_is_no_term() -> None:
 
 @pytest.mark.parametrize("style", list(PlacementStrategy))
 @pytest.mark.parametrize("count", [1, 5])
-def test_a_long_pin_finds_the_nodes_that_a_short_one_finds(
+def test_long_list_of_allowed_nodes_gives_the_same_nodes_as_a_short_one(
     style: PlacementStrategy, count: int
 ) -> None:
     names = [NodeName(f"n{number:03d}") for number in range(3 * MAX_SINGLE_EVALUATIONS)]

@@ -40,11 +40,11 @@ def test_a_kind_uses_the_devices_of_as_many_pods_as_fit() -> None:
     assert usable((pod, 1), gpu=8, cpu=9) == 0
 
 
-def test_a_kind_counts_as_often_as_it_comes() -> None:
+def test_each_kind_of_pod_counts_by_its_frequency() -> None:
     assert usable((kind(gpu=2, cpu=10), 3), (kind(gpu=1), 5), gpu=8, cpu=20) == 3 * 4 + 5 * 8
 
 
-def test_a_kind_that_asks_for_no_cores_needs_none() -> None:
+def test_kind_that_requests_no_cpu_fits_without_free_cpu() -> None:
     assert usable((kind(gpu=1, cpu=10), 1), (kind(gpu=1), 1), gpu=4, cpu=0) == 4
 
 
@@ -53,7 +53,7 @@ def test_kinds_that_differ_only_in_their_pools_add_up() -> None:
     assert usable((either, 2), (fast, 3), (slow, 9), (kind(gpu=1), 4), gpu=1, cpu=0) == 2 + 3 + 4
 
 
-def test_where_more_runs_than_fits_nothing_can_be_used() -> None:
+def test_overfull_node_has_no_usable_capacity() -> None:
     sample = (kind(gpu=1, cpu=1), 1)
     assert usable(sample, gpu=8, cpu=4, taken={CPU: 9}) == 0
     assert usable(sample, gpu=1, cpu=8, taken={GPU: 4}) == 0

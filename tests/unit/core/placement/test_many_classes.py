@@ -89,21 +89,21 @@ def releases(engine: Engine, at: int) -> int:
     return sum(isinstance(each, Release) for each in engine.handle(ev.Pass(Millis(at))))
 
 
-def test_releases_search_no_room_again_for_those_who_found_none(searches: Searches) -> None:
+def test_releases_do_not_repeat_searches_that_found_no_capacity(searches: Searches) -> None:
     engine = leader(PodCosts())
     searches.count = 0
     assert releases(engine, NOW + 1) == SMALL
     assert searches.count < MANY + 4 * SMALL
 
 
-def test_freed_room_is_found_by_those_who_found_none(searches: Searches) -> None:
+def test_new_capacity_is_found_by_pods_that_did_not_fit_before(searches: Searches) -> None:
     engine = leader(PodCosts())
     node = Node(NodeName("n0"), {}, {GPU: 9, CPU: 64_000, PODS: 99}, True)
     engine.handle(ev.NodeObserved(NOW, node))
     assert releases(engine, NOW + 1) == SMALL + 1
 
 
-def test_cost_of_a_pod_is_its_own_when_others_are_tried(searches: Searches) -> None:
+def test_evaluation_time_is_attributed_to_the_pod_that_caused_it(searches: Searches) -> None:
     costs = PodCosts(lambda: searches.seconds * LARGE_SECONDS)
     engine = leader(costs)
     engine.handle(ev.NodeGone(NOW, NodeName("n9")))  # all are searched again

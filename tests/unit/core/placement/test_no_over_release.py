@@ -56,7 +56,7 @@ def limited(pool: PoolName, gpus: int) -> ev.TenantObserved:
 
 @pytest.mark.parametrize("rule", [NOT_FAR, SPREAD], ids=["affinity", "spread"])
 @pytest.mark.parametrize(("size", "fits"), [(4, True), (5, False), (20, False)])
-def test_a_gang_with_a_rule_of_distance_counts_its_own_pods(
+def test_gang_with_a_distance_rule_counts_its_own_pods(
     rule: PodDistanceRule, size: int, fits: bool
 ) -> None:
     bench = Bench(*(node(f"n{number}") for number in range(2)))
@@ -68,7 +68,7 @@ def test_a_gang_with_a_rule_of_distance_counts_its_own_pods(
 
 
 @pytest.mark.parametrize(("size", "fits"), [(4, True), (5, False)])
-def test_a_gang_with_a_rule_of_distance_counts_its_own_parts_device_by_device(
+def test_gang_with_a_distance_rule_counts_its_own_fractions_per_device(
     size: int, fits: bool
 ) -> None:
     cards: Amounts = {GPU: 4, MEMORY: 4000, PODS: 110}
@@ -82,7 +82,7 @@ def test_a_gang_with_a_rule_of_distance_counts_its_own_parts_device_by_device(
 
 
 @pytest.mark.parametrize("story", ["labelled late", "label gone and back"])
-def test_what_runs_on_a_node_counts_once_the_node_is_in_a_pool(story: str) -> None:
+def test_running_pod_uses_capacity_as_soon_as_its_node_is_in_a_pool(story: str) -> None:
     late = story == "labelled late"
     bench = Bench(
         node("n1", kind="" if late else "ml"),
@@ -105,7 +105,7 @@ def test_what_runs_on_a_node_counts_once_the_node_is_in_a_pool(story: str) -> No
     assert bench.released == {"new": "n1"}
 
 
-def test_a_limit_holds_while_a_node_offers_less_than_is_taken_there() -> None:
+def test_limit_is_enforced_while_a_node_offers_less_than_is_used() -> None:
     """A restarting device plugin advertises no devices for a while."""
     bench = Bench(node("n1"), node("n2"))
     bench.hear(
@@ -134,7 +134,7 @@ def test_pods_of_a_run_before_take_no_place_in_a_gang(maker: str, alone: bool) -
     assert len(bench.released) == 4
 
 
-def test_room_gathered_for_a_gang_goes_to_nobody_while_something_else_is_taken_back() -> None:
+def test_capacity_freed_for_a_gang_stays_reserved_during_another_reclaim() -> None:
     """A reclaim for a guaranteed device on n3 is pending. Capacity freed on n1 stays reserved."""
     bench = Bench(*(node(f"n{number}") for number in (1, 2, 3)))
     one = Tenant(OURS, Millis(0), namespaces=("a",), quotas={DEFAULT_POOL: Quota({GPU: 1})})
@@ -160,7 +160,7 @@ def test_room_gathered_for_a_gang_goes_to_nobody_while_something_else_is_taken_b
     assert bench.released == {}
 
 
-def test_who_was_paid_for_waits_for_no_reservation() -> None:
+def test_beneficiary_of_a_reclaim_waits_for_no_reservation() -> None:
     """Otherwise each would wait for the other, and the eviction would have no effect."""
     bench = Bench(node("n1"), node("n2"))
     quotas = {DEFAULT_POOL: Quota({GPU: 1})}
@@ -183,7 +183,7 @@ def test_who_was_paid_for_waits_for_no_reservation() -> None:
     assert list(bench.released) == ["mine"]
 
 
-def test_a_gang_of_two_owners_is_made_whole_by_one_of_them() -> None:
+def test_gang_of_two_owners_is_completed_by_a_pod_of_one_owner() -> None:
     """Succeeded pods of any owner count if they ran together with the present pods."""
     bench = Bench(node("n"))
     runs = {"gates": (), "node": NodeName("n"), "phase": Phase.RUNNING, "started_at": Millis(0)}

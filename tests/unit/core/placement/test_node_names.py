@@ -45,7 +45,7 @@ def runs(bench: Bench, name: str, where: str) -> None:
     bench.see(replace(plain(name), gates=(), node=NodeName(where)))
 
 
-def test_a_pinned_pod_waits_for_its_own_node_though_others_are_free() -> None:
+def test_pinned_pod_waits_for_its_own_node_although_others_are_free() -> None:
     bench = Bench(node("a"), node("b"), node("c"))
     runs(bench, "other", "b")
     bench.see(pinned("agent", "b"))
@@ -54,7 +54,7 @@ def test_a_pinned_pod_waits_for_its_own_node_though_others_are_free() -> None:
     assert bench.released == {"agent": "b"}
 
 
-def test_a_pinned_pod_goes_to_its_node_though_another_suits_it_better() -> None:
+def test_pinned_pod_gets_its_node_although_another_fits_better() -> None:
     bench = Bench(node("a", 2), node("b", 8))
     bench.see(pinned("agent", "b", gpus=2))
     assert bench.released == {"agent": "b"}
@@ -67,7 +67,7 @@ def test_of_several_nodes_any_will_do() -> None:
     assert bench.released == {"agent": "c"}
 
 
-def test_one_pod_that_waits_for_its_node_holds_up_none_of_the_others() -> None:
+def test_pinned_pod_that_waits_does_not_delay_other_pinned_pods() -> None:
     names = ["a", "b", "c", "d"]
     bench = Bench(*map(node, names))
     runs(bench, "other", "c")
@@ -75,13 +75,13 @@ def test_one_pod_that_waits_for_its_node_holds_up_none_of_the_others() -> None:
     assert bench.released == {"agent-a": "a", "agent-b": "b", "agent-d": "d"}
 
 
-def test_a_pinned_pod_of_the_only_node_there_is_elsewhere_waits() -> None:
+def test_pinned_pod_waits_if_its_node_is_unknown() -> None:
     bench = Bench(node("a"))
     bench.see(pinned("agent", "b"))
     assert bench.released == {}
 
 
-def test_room_taken_by_a_pinned_pod_is_taken_on_its_node() -> None:
+def test_pinned_pod_uses_capacity_of_its_own_node() -> None:
     bench = Bench(node("a"), node("b"))
     bench.see(pinned("agent", "b", gpus=1))
     bench.see(plain("whole-1"), plain("whole-2"))
@@ -95,7 +95,7 @@ def test_a_new_leader_expects_a_released_pinned_pod_on_its_node() -> None:
     assert bench.released == {"whole-1": "a"}
 
 
-def test_a_released_pinned_pod_whose_node_is_full_is_expected_there_all_the_same() -> None:
+def test_released_pinned_pod_is_expected_on_its_node_even_if_it_is_full() -> None:
     bench = Bench(node("a"), node("b"))
     bench.see(replace(pinned("agent", "b", gpus=8), gates=(), release_annotation="6.1"))
     runs(bench, "other", "b")
@@ -122,7 +122,7 @@ def test_affinity_that_names_no_node_is_never_satisfied() -> None:
     assert bench.released == {}
 
 
-def test_what_is_lacking_is_told_of_its_own_node() -> None:
+def test_missing_capacity_is_reported_for_the_pinned_node() -> None:
     bench = Bench(node("a"), node("b"))
     runs(bench, "other", "b")
     agent = pinned("agent", "b")
@@ -166,7 +166,7 @@ def test_a_pinned_pod_follows_its_node_into_another_pool() -> None:
     assert bench.pools == {"agent": "old"}
 
 
-def test_a_pinned_pod_whose_node_goes_waits_for_it_to_come_back() -> None:
+def test_pinned_pod_waits_until_its_deleted_node_returns() -> None:
     bench = Bench(node("a"), node("b", 4))
     agent = pinned("agent", "b")
     bench.see(agent)
@@ -176,7 +176,7 @@ def test_a_pinned_pod_whose_node_goes_waits_for_it_to_come_back() -> None:
     assert bench.released == {"agent": "b"}
 
 
-def test_a_node_kept_free_for_a_pinned_pod_is_its_own() -> None:
+def test_reservation_for_a_pinned_pod_is_on_its_node() -> None:
     bench = Bench(node("a"), node("b"))
     bench.see(*(replace(plain(f"half-{n}", 4), gates=(), node=NodeName("b")) for n in "xy"))
     agent = pinned("agent", "b", priority=10)
@@ -190,7 +190,7 @@ def test_a_node_kept_free_for_a_pinned_pod_is_its_own() -> None:
     assert bench.released["agent"] == "b"
 
 
-def test_pods_of_one_gang_go_each_to_its_own_node() -> None:
+def test_each_pinned_pod_of_a_gang_gets_its_own_node() -> None:
     bench = Bench(node("a"), node("b"), node("c"))
     gang = [
         replace(pinned(f"m-{each}", each, gpus=5), gang="g", gang_size=3) for each in ("b", "c")
@@ -225,7 +225,7 @@ def test_equal_pinned_pods_fill_their_node_and_no_other(three: PoolNodes) -> Non
     assert places(three, (4, 3, B)) == []
 
 
-def test_pinned_pods_come_before_larger_ones_that_may_go_anywhere(three: PoolNodes) -> None:
+def test_pinned_pods_are_placed_before_larger_pods_without_a_pin(three: PoolNodes) -> None:
     three.allocate(NodeName("a"), {GPU: 8})
     three.allocate(NodeName("c"), {GPU: 1})
     assert places(three, (7, 1, None), (2, 1, B)) == ["c", "b"]
@@ -247,7 +247,7 @@ def test_the_same_parts_with_other_pins_are_another_question(three: PoolNodes) -
     assert found.nodes == ("a",)
 
 
-def test_room_withheld_on_a_pinned_node_is_not_used(three: PoolNodes) -> None:
+def test_withheld_capacity_on_a_pinned_node_is_not_used(three: PoolNodes) -> None:
     kept = {NodeName("b"): {GPU: 8}}
     parts = (({GPU: 1}, 1),)
     assert three.find_assignment(parts, kept, (B,)) is None

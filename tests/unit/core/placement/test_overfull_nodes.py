@@ -47,7 +47,7 @@ def slow() -> Slow:
     return farm
 
 
-def test_a_node_where_nobody_is_expected_may_be_overfull() -> None:
+def test_overfull_node_without_expected_pods_does_not_block_releases() -> None:
     farm = slow()
     farm.crowd()
     farm.add(1, {**NODE, CPU: 3000})
@@ -56,14 +56,14 @@ def test_a_node_where_nobody_is_expected_may_be_overfull() -> None:
     assert list(farm.where) == ["p"]
 
 
-def test_who_takes_nothing_of_what_is_short_is_still_expected_there() -> None:
+def test_pod_stays_on_overfull_node_if_it_uses_none_of_the_scarce_resource() -> None:
     farm = slow()
     farm.create("p", 1)
     farm.crowd()
     assert farm.expected("p") == "auto-1"
 
 
-def test_who_takes_of_what_is_short_is_expected_elsewhere() -> None:
+def test_pod_leaves_overfull_node_if_it_uses_the_scarce_resource() -> None:
     farm = slow()
     farm.create("p", 1, demand={GPU: 1, CPU: 1000, PODS: 1})
     assert farm.expected("p") == "auto-1"

@@ -43,7 +43,7 @@ def zones(bench: Bench) -> dict[str, int]:
     return found
 
 
-def test_no_two_pods_that_keep_apart_come_to_one_node() -> None:
+def test_pods_with_mutual_anti_affinity_get_different_nodes() -> None:
     bench = Bench(node("a"), node("b"))
     pods = [spaced(f"p{n}", APART) for n in range(3)]
     bench.see(*pods)
@@ -53,7 +53,7 @@ def test_no_two_pods_that_keep_apart_come_to_one_node() -> None:
     assert "other" in bench.released
 
 
-def test_one_that_ends_makes_place_for_the_next_of_its_kind() -> None:
+def test_end_of_a_pod_frees_its_node_for_the_next_pod_of_its_group() -> None:
     bench = Bench(node("a"))
     first, second = spaced("first", APART), spaced("second", APART)
     bench.see(first, second)
@@ -74,7 +74,7 @@ def test_a_domain_is_all_nodes_of_a_label_value_and_nodes_without_it_are_in_none
     assert sorted(filter(None, bench.released.values())) in (["n", "x1"], ["n", "x2"])
 
 
-def test_a_gang_that_keeps_apart_starts_on_as_many_nodes_or_not_at_all() -> None:
+def test_gang_with_anti_affinity_waits_for_one_node_per_pod() -> None:
     bench = Bench(*(node(name) for name in "abc"))
     bench.see(*(spaced(f"four-{i}", APART, gang="four", gang_size=4) for i in range(4)))
     assert bench.released == {}
@@ -85,7 +85,7 @@ def test_a_gang_that_keeps_apart_starts_on_as_many_nodes_or_not_at_all() -> None
     assert len(bench.released) == 7
 
 
-def test_what_no_node_is_left_to_keeps_no_room_from_others() -> None:
+def test_pod_without_an_allowed_node_reserves_no_capacity() -> None:
     bench = Bench(node("a", gpus=4))
     bench.see(spaced("first", APART, gpus=2))
     bench.see(spaced("second", APART, gpus=2, priority=10))
@@ -127,7 +127,7 @@ def test_pods_spread_evenly_over_zones_as_far_as_the_skew_lets_them() -> None:
     assert zones(bench) == {"x": 4, "y": 4}
 
 
-def test_a_zone_that_is_full_holds_up_those_that_would_be_too_many_in_the_other() -> None:
+def test_full_zone_holds_pods_that_would_exceed_the_skew_in_another_zone() -> None:
     bench = Bench(node("x0", "x"), node("y0", "y", gpus=1))
     pods = [spaced(f"p{i}", EVEN, gpus=1) for i in range(4)]
     bench.see(*pods)
@@ -136,7 +136,7 @@ def test_a_zone_that_is_full_holds_up_those_that_would_be_too_many_in_the_other(
     assert zones(bench) == {"x": 4, "y": 1}
 
 
-def test_a_tainted_zone_counts_as_empty_unless_the_rule_says_otherwise() -> None:
+def test_tainted_zone_counts_as_empty_unless_the_rule_honors_taints() -> None:
     nodes = (node("x0", "x"), node("y0", "y", Taint("t")))
     bench = Bench(*nodes)
     bench.see(*(spaced(f"p{i}", EVEN) for i in range(3)))
@@ -146,7 +146,7 @@ def test_a_tainted_zone_counts_as_empty_unless_the_rule_says_otherwise() -> None
     assert zones(bench) == {"x": 3}
 
 
-def test_only_zones_that_the_pod_may_go_to_count() -> None:
+def test_only_zones_that_the_pod_can_use_count() -> None:
     bench = Bench(node("x0", "x"), node("y0", "y"), node("n"))
     only_x = near(ZONE, "In", "x")
     bench.see(*(spaced(f"p{i}", EVEN, affinity=only_x) for i in range(3)))
@@ -162,7 +162,7 @@ def test_with_too_few_domains_the_fewest_is_none() -> None:
     assert zones(bench) == {"x": 1, "y": 1}
 
 
-def test_pods_that_stay_together_follow_the_first() -> None:
+def test_pods_with_affinity_get_the_domain_of_the_first_pod() -> None:
     bench = Bench(node("x0", "x", gpus=1), node("y0", "y", gpus=2), node("n"))
     bench.see(spaced("first", CLOSE, gpus=2))
     assert bench.released == {"first": "y0"}
@@ -206,7 +206,7 @@ def test_a_rule_is_judged_if_it_is_about_the_pod_itself(term: dict[str, Any], ju
     assert bool(read(apart(**term), app="x")) is judged
 
 
-def test_one_selector_written_in_two_ways_is_one_group() -> None:
+def test_equivalent_selectors_are_one_group() -> None:
     [one] = read(apart(**APP), app="x")
     written = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x"]}]}
     [other] = read(apart(labelSelector=written), app="x")

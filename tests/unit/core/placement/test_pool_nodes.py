@@ -51,18 +51,18 @@ def fill(nodes: PoolNodes, name: str, **amounts: int) -> None:
     nodes.allocate(NodeName(name), one(**amounts)[0][0])
 
 
-def test_every_resource_asked_for_must_be_there() -> None:
+def test_pod_fits_only_if_every_requested_resource_is_free() -> None:
     nodes = pool(a={GPU: 8, CPU: 3000}, b={GPU: 8, CPU: 4000}, c={GPU: 1, CPU: 9000})
     assert places(nodes, one(gpu=2, cpu=4000)) == ["b"]
     assert places(nodes, one(gpu=2, cpu=4001)) == []
 
 
-def test_asking_for_nothing_of_a_resource_needs_none_of_it() -> None:
+def test_request_of_zero_fits_without_the_resource() -> None:
     nodes = pool(a={CPU: 1000}, b={CPU: 1000})
     assert places(nodes, one(gpu=0, cpu=1000)) == ["a"]
 
 
-def test_a_resource_no_node_offers_fits_nowhere_until_one_does() -> None:
+def test_resource_that_no_node_offers_fits_nowhere_until_a_node_offers_it() -> None:
     nodes = pool(a={CPU: 1000}, b={CPU: 1000})
     wanted = one(gpu=1)
     assert places(nodes, wanted) == []
@@ -78,14 +78,14 @@ def test_pods_on_a_node_are_counted(count: int) -> None:
     assert places(nodes, one(gpu=1, pods=1)) == []
 
 
-def test_a_closed_node_takes_nothing_more() -> None:
+def test_closed_node_gets_no_more_pods() -> None:
     nodes = pool(a={GPU: 8}, b={GPU: 8})
     nodes.set_node(NodeName("a"), {GPU: 8}, {}, False)
     assert places(nodes, one(gpu=1)) == ["b"]
     assert places(nodes, gang(2, gpu=8)) == []
 
 
-def test_a_dropped_node_takes_nothing_and_forgets_what_was_taken() -> None:
+def test_dropped_node_gets_no_pods_and_loses_its_allocations() -> None:
     nodes = pool(a={GPU: 8}, b={GPU: 4})
     slot = nodes.allocate(NodeName("a"), {GPU: 3})
     nodes.drop_node(NodeName("a"))
@@ -95,7 +95,7 @@ def test_a_dropped_node_takes_nothing_and_forgets_what_was_taken() -> None:
     assert nodes.free(NodeName("a")) == {GPU: 8}
 
 
-def test_what_is_taken_stays_taken_when_a_node_changes() -> None:
+def test_allocations_remain_if_a_node_changes() -> None:
     nodes = pool(a={GPU: 8}, b={GPU: 1})
     fill(nodes, "a", gpu=3)
     nodes.set_node(NodeName("a"), {GPU: 4}, {}, True)
@@ -103,7 +103,7 @@ def test_what_is_taken_stays_taken_when_a_node_changes() -> None:
     assert places(nodes, one(gpu=2)) == []
 
 
-def test_what_runs_on_an_unknown_node_counts_once_the_node_appears() -> None:
+def test_allocation_on_an_unknown_node_counts_when_the_node_appears() -> None:
     nodes = pool(b={GPU: 8})
     slot = nodes.allocate(NodeName("a"), {GPU: 6})
     assert nodes.free(NodeName("a")) == {}
@@ -113,14 +113,14 @@ def test_what_runs_on_an_unknown_node_counts_once_the_node_appears() -> None:
     assert nodes.free(NodeName("a")) == {GPU: 8}
 
 
-def test_what_runs_counts_against_a_resource_that_is_offered_later() -> None:
+def test_allocation_counts_against_a_resource_that_is_offered_later() -> None:
     nodes = pool(a={CPU: 1000}, b={CPU: 1000})
     nodes.allocate(NodeName("a"), {CPU: 1, GPU: 2})
     nodes.set_node(NodeName("a"), {CPU: 1000, GPU: 3}, {}, True)
     assert nodes.free(NodeName("a")) == {CPU: 999, GPU: 1}
 
 
-def test_what_runs_runs_even_if_it_does_not_fit() -> None:
+def test_allocations_beyond_the_capacity_count_in_full() -> None:
     nodes = pool(a={GPU: 2}, b={GPU: 1})
     slots = [nodes.allocate(NodeName("a"), {GPU: 2}) for _ in range(2)]
     assert nodes.free(NodeName("a")) == {GPU: -2}
@@ -130,7 +130,7 @@ def test_what_runs_runs_even_if_it_does_not_fit() -> None:
     assert places(nodes, one(gpu=2)) == ["a"]
 
 
-def test_giving_back_twice_changes_nothing() -> None:
+def test_second_release_of_an_allocation_has_no_effect() -> None:
     nodes = pool(a={GPU: 2}, b={GPU: 2})
     slot = nodes.allocate(NodeName("a"), {GPU: 1})
     nodes.release_allocation(slot)
@@ -168,14 +168,14 @@ def test_pods_without_devices_avoid_the_cores_that_devices_need() -> None:
     assert places(nodes, one(cpu=6000)) == ["b"]
 
 
-def test_devices_without_enough_cores_go_first_to_pods_that_need_few() -> None:
+def test_node_with_few_cores_per_device_is_used_first_by_pods_without_cores() -> None:
     mix = PodMix()
     mix.count_workload(one(gpu=1, cpu=10_000))
     nodes = pool(PlacementStrategy.PACK, mix, a={GPU: 4, CPU: 40_000}, b={GPU: 4, CPU: 20_000})
     assert places(nodes, gang(2, gpu=1)) == ["b", "b"]
 
 
-def test_devices_short_of_a_whole_number_of_pods_cost_nothing() -> None:
+def test_devices_that_typical_pods_cannot_use_cost_nothing() -> None:
     mix = PodMix()
     mix.count_workload(one(gpu=3))
     nodes = pool(PlacementStrategy.PACK, mix, a={GPU: 6}, b={GPU: 8})
@@ -191,7 +191,7 @@ def test_a_node_is_not_broken_that_larger_pods_could_use() -> None:
     assert places(nodes, wanted) == ["a"]
 
 
-def test_a_pool_that_few_can_do_without_is_spared() -> None:
+def test_small_pool_is_spared_for_pods_that_can_use_no_other() -> None:
     few, many = PoolName("few"), PoolName("many")
     mix = PodMix()
     pools = {name: PoolNodes(PlacementStrategy.PACK, mix, name) for name in (few, many)}
@@ -230,32 +230,32 @@ def test_the_largest_pods_of_a_gang_choose_first() -> None:
     assert places(nodes, mixed) == ["b", "a"]
 
 
-def test_finding_takes_nothing() -> None:
+def test_finding_an_assignment_allocates_nothing() -> None:
     nodes = pool(a={GPU: 4}, b={GPU: 4})
     assert [places(nodes, gang(2, gpu=4)) for _ in range(2)] == [["a", "b"]] * 2
     assert nodes.free(NodeName("a")) == {GPU: 4}
 
 
 @pytest.mark.parametrize("others", [{}, {"z": {CPU: 1}}])
-def test_withheld_room_is_left_free(others: dict[str, Amounts]) -> None:
+def test_withheld_capacity_is_left_free(others: dict[str, Amounts]) -> None:
     nodes = pool(a={GPU: 4}, **others)
     assert places(nodes, gang(2, gpu=1), {"a": {GPU: 2}}) == ["a", "a"]
     assert places(nodes, gang(3, gpu=1), {"a": {GPU: 2}}) == []
     assert places(nodes, gang(4, gpu=1), {"elsewhere": {GPU: 2}}) == ["a"] * 4
 
 
-def test_withheld_room_sends_a_pod_to_another_node() -> None:
+def test_pod_gets_another_node_if_capacity_is_withheld() -> None:
     nodes = pool(a={GPU: 2}, b={GPU: 4})
     assert places(nodes, one(gpu=2)) == ["a"]
     assert places(nodes, one(gpu=2), {"a": {GPU: 1}}) == ["b"]
 
 
-def test_more_may_be_withheld_than_there_is() -> None:
+def test_withheld_capacity_can_exceed_the_capacity_of_the_node() -> None:
     nodes = sold_in_fractions(a=2, b=1)
     assert places(nodes, one(gpu=500), {"a": {GPU: 2500}}) == ["b"]
 
 
-def test_room_that_came_back_is_found() -> None:
+def test_capacity_of_a_released_allocation_is_found() -> None:
     nodes = pool(a={GPU: 2}, b={GPU: 1})
     wanted = one(gpu=2)
     slot = nodes.allocate(NodeName("a"), {GPU: 1})
@@ -264,7 +264,7 @@ def test_room_that_came_back_is_found() -> None:
     assert places(nodes, wanted) == ["a"]
 
 
-def test_a_fraction_comes_from_a_single_device() -> None:
+def test_fraction_is_allocated_on_a_single_device() -> None:
     nodes = sold_in_fractions(a=2)
     for _ in range(2):
         fill(nodes, "a", gpu=600)
@@ -273,7 +273,7 @@ def test_a_fraction_comes_from_a_single_device() -> None:
     assert places(nodes, gang(2, gpu=400)) == ["a", "a"]
 
 
-def test_a_fraction_comes_from_the_device_with_least_left() -> None:
+def test_fraction_is_allocated_on_the_device_with_the_least_free_capacity() -> None:
     nodes = sold_in_fractions(a=3)
     demands = ({GPU: 700}, {GPU: 500}, {GPU: 300}, {GPU: 500})
     slots = [nodes.allocate(NodeName("a"), demand) for demand in demands]
@@ -285,7 +285,7 @@ def test_a_fraction_comes_from_the_device_with_least_left() -> None:
     ]
 
 
-def test_whole_devices_come_from_unused_ones() -> None:
+def test_whole_devices_are_allocated_from_unused_devices() -> None:
     nodes = sold_in_fractions(a=2)
     fill(nodes, "a", gpu=10)
     assert places(nodes, one(gpu=1000)) == ["a"]
@@ -294,7 +294,7 @@ def test_whole_devices_come_from_unused_ones() -> None:
     assert places(nodes, one(gpu=1991)) == []
 
 
-def test_devices_given_back_become_whole_again() -> None:
+def test_released_devices_are_whole_again() -> None:
     nodes = sold_in_fractions(a=2)
     slots = [nodes.allocate(NodeName("a"), {GPU: value}) for value in (300, 1200, 400)]
     assert places(nodes, one(gpu=1000)) == []
@@ -329,7 +329,7 @@ def test_an_odd_remainder_is_a_small_device() -> None:
     assert places(nodes, gang(2, gpu=600)) == []
 
 
-def test_more_kinds_than_are_kept_in_order_still_find_their_place() -> None:
+def test_kinds_beyond_the_cached_rankings_get_the_right_node() -> None:
     nodes = pool(a={CPU: 10**6}, b={CPU: 10**6})
     fill(nodes, "b", cpu=1)
     kinds = [one(cpu=value) for value in range(1, PoolNodes.RANKINGS + 20)]
@@ -344,7 +344,7 @@ def test_only_pods_with_devices_make_the_mix() -> None:
     assert [(kind[0], count) for kind, count in mix.sample] == [(((GPU, 2),), 3)]
 
 
-def test_a_sample_stands_until_as_many_have_come_again() -> None:
+def test_sample_is_renewed_when_the_number_of_pods_has_doubled() -> None:
     mix = PodMix()
     wanted = one(gpu=1)
     drawn = []
@@ -354,7 +354,7 @@ def test_a_sample_stands_until_as_many_have_come_again() -> None:
     assert [number for number, new in enumerate(drawn, 1) if new] == [1, 2, 4, 8, 16]
 
 
-def test_the_mix_follows_what_comes_lately() -> None:
+def test_mix_gives_recent_pods_more_weight() -> None:
     mix = PodMix()
     for size in (1, 2):
         parts = gang(PodMix.MEMORY, gpu=size)

@@ -21,7 +21,7 @@ def test_more_questions_than_were_foreseen_are_soon_answered_once_each(count: in
     assert [fill(kept, range(count)) for _ in range(5)] == [0] * 5
 
 
-def test_what_nobody_asks_for_goes() -> None:
+def test_unused_entries_are_evicted() -> None:
     kept: RecentCache[int, int] = RecentCache(10)
     fill(kept, range(25))
     for number in range(100, 1000):
@@ -32,7 +32,7 @@ def test_what_nobody_asks_for_goes() -> None:
     assert kept.get(20) is None
 
 
-def test_of_few_none_goes() -> None:
+def test_no_entry_is_evicted_within_the_capacity() -> None:
     kept: RecentCache[int, int] = RecentCache(10)
     fill(kept, range(10))
     assert (fill(kept, range(10)), len(kept)) == (0, 10)

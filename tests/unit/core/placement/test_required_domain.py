@@ -104,7 +104,7 @@ class Bench:
         return found.rule, found.text
 
 
-def test_a_gang_that_must_is_released_into_one_domain_and_kept_there() -> None:
+def test_gang_with_a_required_domain_is_released_with_a_domain_selector() -> None:
     bench = Bench(node("a", "r1"), node("b", "r2"), node("c", "r2"))
     bench.see(*gang(6))
     assert set(bench.nodes().values()) == {"b", "c"}
@@ -127,7 +127,7 @@ def test_unlike_pods_that_must_get_exactly_their_nodes() -> None:
     assert all(order.node_hint and order.node_hint.is_required for order in bench.released.values())
 
 
-def test_what_must_waits_for_one_domain_while_there_is_room_in_two() -> None:
+def test_gang_with_a_required_domain_waits_although_two_domains_would_fit() -> None:
     bench = Bench(node("a", "r1"), node("b", "r2"))
     bench.see(busy("x", "a", 1), busy("y", "b", 1))
     waiting = gang(4)
@@ -140,7 +140,7 @@ def test_what_must_waits_for_one_domain_while_there_is_room_in_two() -> None:
     assert set(bench.nodes().values()) == {"a"}
 
 
-def test_what_only_had_better_takes_two() -> None:
+def test_gang_with_a_preferred_domain_can_use_two_domains() -> None:
     bench = Bench(node("a", "r1"), node("b", "r2"))
     bench.see(busy("x", "a", 1), busy("y", "b", 1))
     bench.see(*gang(4, MAY))
@@ -159,7 +159,7 @@ def test_what_only_had_better_takes_two() -> None:
         (MUST, 5, f"no {RACK} of it could hold all of that together"),
     ],
 )
-def test_what_no_domain_could_ever_hold_is_told_so_and_blocks_nobody(
+def test_gang_that_fits_no_domain_gets_the_reason_and_delays_no_pod(
     near: TopologyConstraint, size: int, sentence: str
 ) -> None:
     bench = Bench(node("a", "r1"), node("b", "r2"))
@@ -171,14 +171,14 @@ def test_what_no_domain_could_ever_hold_is_told_so_and_blocks_nobody(
     assert sentence in text
 
 
-def test_a_level_that_no_node_carries_is_told() -> None:
+def test_topology_label_that_no_node_has_is_reported() -> None:
     bench = Bench(node("a", ""), node("b", ""))
     waiting = gang(2)
     bench.see(*waiting)
     assert f"one {RACK}, a label that the pool's nodes do not have" in bench.why(waiting[0])[1]
 
 
-def test_room_is_reserved_in_one_domain_and_only_there() -> None:
+def test_capacity_is_reserved_in_one_domain_only() -> None:
     bench = Bench(node("a", "r1"), node("b", "r2"), evicts=False)
     bench.hear(ev.PolicyObserved(Millis(0), Policy(reserve_after=Millis(1000))))
     bench.see(busy("x", "a", 3), busy("y", "b", 3))
@@ -192,7 +192,7 @@ def test_room_is_reserved_in_one_domain_and_only_there() -> None:
     assert {bench.nodes()[f"g{n}"] for n in range(4)} == {other}
 
 
-def test_evictions_make_room_in_one_domain() -> None:
+def test_evictions_free_capacity_in_one_domain() -> None:
     owner = Tenant(
         TenantName("a"), Millis(0), namespaces=("a",), quotas={POOL.name: Quota({GPU: 4})}
     )
@@ -208,7 +208,7 @@ def test_evictions_make_room_in_one_domain() -> None:
     assert set(bench.nodes().values()) == {runs[bench.evicted[0]]}
 
 
-def test_a_replacement_goes_where_its_gang_is() -> None:
+def test_replacement_pod_gets_the_domain_of_its_gang() -> None:
     bench = Bench(node("a", "r1"), node("b", "r2", 1))  # the tighter one, if a has two free
     bench.see(*gang(3))
     assert set(bench.nodes().values()) == {"a"}
@@ -219,7 +219,7 @@ def test_a_replacement_goes_where_its_gang_is() -> None:
     assert dict(bench.released["g9"].selector) == {RACK: "r1"}
 
 
-def test_a_replacement_waits_for_room_where_its_gang_is() -> None:
+def test_replacement_pod_waits_for_capacity_in_the_domain_of_its_gang() -> None:
     bench = Bench(node("a", "r1", 3), node("b", "r2", 2))
     bench.see(*gang(3))
     bench.bound("g0", "g1", "g2")
@@ -231,7 +231,7 @@ def test_a_replacement_waits_for_room_where_its_gang_is() -> None:
     assert bench.nodes()["g9"] == "a"
 
 
-def test_the_rest_of_a_half_released_gang_goes_where_the_others_are() -> None:
+def test_rest_of_a_partly_released_gang_gets_the_domain_of_its_released_pods() -> None:
     bench = Bench(node("a", "r1", 8), node("b", "r2", 2))
     old = replace(member(0, 2), gates=(), release_annotation="7.1", node=NodeName("a"))
     bench.see(old, replace(member(1, 2), release_annotation="0@8"))
@@ -248,7 +248,7 @@ def test_a_domain_that_changes_its_label_is_another() -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_whose_node_is_lost_is_expected_only_where_its_release_lets_it_go(seen: bool) -> None:
+def test_pod_of_a_lost_node_is_expected_only_where_its_release_allows(seen: bool) -> None:
     """True before and after the patched pod is observed. Similar pods need not wait for it."""
     timeout = 300_000
     bench = Bench(node("a", "r1"), node("b", "r1"), node("c", "r2", 16))

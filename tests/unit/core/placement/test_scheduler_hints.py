@@ -100,7 +100,7 @@ def steered(affinity: Json | None, *, exactly: bool, off: tuple[str, ...] = ()) 
         {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ELSE]}]}}},
     ],
 )
-def test_a_preference_is_added_to_what_is_there(before: Json | None) -> None:
+def test_node_preference_is_added_to_existing_affinity(before: Json | None) -> None:
     after = steered(before, exactly=False)
     nodes, known = after["nodeAffinity"], (before or {}).get("nodeAffinity", {})
     assert nodes[PREFERRED] == [*known.get(PREFERRED, []), TOWARDS]
@@ -137,7 +137,7 @@ def test_a_preference_is_added_to_what_is_there(before: Json | None) -> None:
         ),
     ],
 )
-def test_an_exact_node_goes_into_every_term_and_makes_none_more(
+def test_required_node_is_added_to_every_existing_term(
     before: Json | None, terms: list[Json]
 ) -> None:
     after = steered(before, exactly=True)
@@ -149,7 +149,7 @@ def shape_of(*counts: int, manner: GangLayout) -> EquivalenceClass:
     return EquivalenceClass(parts, {}, (PoolName("p"),), layout=manner)
 
 
-def test_only_unlike_pods_that_stay_in_one_domain_are_bound_to_their_nodes() -> None:
+def test_node_hint_is_required_only_for_unlike_pods_of_a_required_domain() -> None:
     must, pod = GangLayout(topology=TopologyConstraint("rack", True)), held_pod("p", "t")
     labels = {HOSTNAME: "host-1", "rack": "r1"}
     alike = node_hint_of(shape_of(4, manner=must), pod, NODE, labels)
@@ -162,7 +162,7 @@ def test_only_unlike_pods_that_stay_in_one_domain_are_bound_to_their_nodes() -> 
     assert domain_selector_of(shape_of(4, manner=GangLayout()), labels) == {}
 
 
-def test_a_pod_that_may_go_to_one_node_alone_needs_no_steering() -> None:
+def test_pod_with_one_allowed_node_gets_no_node_hint() -> None:
     pod = replace(held_pod("p", "t"), node_names=(NODE,))
     shape = shape_of(1, manner=GangLayout())
     assert node_hint_of(shape, pod, NODE, {HOSTNAME: "host-1"}) is None
@@ -178,7 +178,7 @@ def test_a_pod_that_may_go_to_one_node_alone_needs_no_steering() -> None:
         {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ELSE]}]}}},
     ],
 )
-def test_nodes_where_room_is_kept_are_left_alone(before: Json | None) -> None:
+def test_hosts_with_reserved_capacity_are_excluded(before: Json | None) -> None:
     away = {"key": HOSTNAME, "operator": "NotIn", "values": ["host-2", "host-3"]}
     nodes = steered(before, exactly=False, off=("host-2", "host-3"))["nodeAffinity"]
     known = (before or {}).get("nodeAffinity", {})
@@ -187,7 +187,7 @@ def test_nodes_where_room_is_kept_are_left_alone(before: Json | None) -> None:
     assert nodes[PREFERRED] == [*known.get(PREFERRED, []), TOWARDS]
 
 
-def test_who_waits_for_a_node_to_come_is_only_kept_off_some() -> None:
+def test_pod_that_waits_for_a_new_node_gets_only_excluded_hosts() -> None:
     shape, pod = shape_of(1, manner=GangLayout()), held_pod("p", "t")
     assert node_hint_of(shape, pod, None, {}) is None
     found = node_hint_of(shape, pod, None, {}, ("host-2",))
@@ -199,7 +199,7 @@ def test_who_waits_for_a_node_to_come_is_only_kept_off_some() -> None:
     assert affinity == {"nodeAffinity": {REQUIRED: must}}
 
 
-def test_the_chosen_node_is_never_one_to_leave_alone() -> None:
+def test_chosen_node_is_never_excluded() -> None:
     shape = shape_of(1, manner=GangLayout())
     labels = {HOSTNAME: "host-1"}
     found = node_hint_of(shape, held_pod("p", "t"), NODE, labels, ("host-1", "host-2"))
@@ -240,7 +240,7 @@ def test_a_pod_is_pulled_to_others_where_pods_are_packed(
 @pytest.mark.parametrize(
     "before", [None, {}, {"nodeAffinity": {PREFERRED: [OTHER]}}], ids=["none", "empty", "nodes"]
 )
-def test_the_pull_leaves_what_is_written(before: Json | None) -> None:
+def test_packing_preference_leaves_existing_affinity_unchanged(before: Json | None) -> None:
     candidate = PodCreateRequest("team-a", UserName("alice"), {GPU: 1}, may_pack=True)
     verdict = decide_hold(
         replace(candidate, has_affinity=before is not None),
@@ -279,7 +279,9 @@ def test_a_level_is_written_with_a_word_and_a_label(
     ("written", "style"),
     [("pack", PlacementStrategy.PACK), ("spread", PlacementStrategy.SPREAD), ("Pack", None)],
 )
-def test_a_placement_is_one_of_two_words(written: str, style: PlacementStrategy | None) -> None:
+def test_placement_annotation_is_pack_or_spread(
+    written: str, style: PlacementStrategy | None
+) -> None:
     annotations = {"fairgate.io/placement": written}
     assert named_placement(annotations) == style
     assert (list(annotation_warnings(annotations)) == []) is (style is not None)

@@ -48,7 +48,7 @@ def test_a_gang_that_must_takes_the_tightest_domain_that_holds_it() -> None:
     assert stand(nodes, 8, MUST) == ["a"] * 8
 
 
-def test_a_gang_that_must_waits_though_the_pool_has_room() -> None:
+def test_gang_with_a_required_domain_waits_although_the_pool_has_capacity() -> None:
     nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 8))
     assert stand(nodes, 9, MUST) is None
     assert stand(nodes, 9, MAY) is not None
@@ -67,14 +67,14 @@ def test_a_label_that_the_pool_does_not_list_is_no_level_of_it() -> None:
     assert stand(nodes, 2, MAY) == ["a", "a"]
 
 
-def test_what_only_had_better_takes_the_fewest_domains_and_the_tightest_last() -> None:
+def test_preferred_gang_takes_the_fewest_domains_and_the_tightest_one_last() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 8), ("c", "z/r3", 3), ("d", "z/r4", 6))
     assert stand(nodes, 8, MAY) == ["b"] * 8
     assert stand(nodes, 11, MAY) == ["b"] * 8 + ["c"] * 3
     assert set(stand(nodes, 15, MAY) or ()) == {"b", "c", "d"}
 
 
-def test_without_a_word_a_gang_stands_in_the_narrowest_domain_that_holds_it() -> None:
+def test_gang_without_a_constraint_takes_the_narrowest_domain_that_fits() -> None:
     nodes = floor(("a", "z1/r1", 3), ("b", "z1/r2", 8), ("c", "z2/r3", 5), ("d", "z2/r4", 5))
     anyhow = GangLayout()
     assert stand(nodes, 3, anyhow) == ["a"] * 3
@@ -83,7 +83,7 @@ def test_without_a_word_a_gang_stands_in_the_narrowest_domain_that_holds_it() ->
     assert stand(nodes, 11, anyhow) == ["a"] * 3 + ["b"] * 8
 
 
-def test_a_wide_domain_is_filled_from_the_fewest_narrow_ones() -> None:
+def test_gang_in_a_wide_domain_uses_the_fewest_narrow_domains() -> None:
     nodes = floor(*((f"n{i}", f"z/r{i // 2}", 4) for i in range(8)))
     manner = GangLayout(topology=TopologyConstraint(ZONE, True))
     taken = stand(nodes, 16, manner)
@@ -103,7 +103,7 @@ def test_an_nvlink_domain_is_a_level_like_any_other() -> None:
     )
 
 
-def test_domains_follow_what_is_taken_given_relabelled_and_gone() -> None:
+def test_domains_follow_allocations_releases_labels_and_dropped_nodes() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
     assert stand(nodes, 4, MUST) == ["a"] * 4
     slot = nodes.allocate(NodeName("a"), {GPU: 1})
@@ -118,14 +118,14 @@ def test_domains_follow_what_is_taken_given_relabelled_and_gone() -> None:
     assert stand(nodes, 4, MUST) == ["a"] * 4
 
 
-def test_a_node_that_is_closed_holds_nobody() -> None:
+def test_closed_node_does_not_count_in_its_domain() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r1", 4))
     assert stand(nodes, 8, MUST) is not None
     nodes.set_node(NodeName("b"), {GPU: 4, CPU: 64_000}, {}, False, {RACK: "r1"})
     assert stand(nodes, 5, MUST) is None
 
 
-def test_what_is_withheld_is_not_counted() -> None:
+def test_withheld_capacity_does_not_count_in_a_domain() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 8))
     parts: Parts = ((ONE, 4),)
     plan = nodes.find_assignment(parts, {NodeName("a"): {GPU: 1}}, manner=MUST)
@@ -137,7 +137,7 @@ def test_what_is_withheld_is_not_counted() -> None:
     )
 
 
-def test_pods_that_may_go_to_some_nodes_only_stay_in_one_domain_with_the_others() -> None:
+def test_pinned_pods_stay_in_one_domain_with_the_rest_of_the_gang() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
     parts: Parts = (({GPU: 2}, 1), ({GPU: 1}, 2))
     plan = nodes.find_assignment(parts, pins=((NodeName("b"),), None), manner=MUST)
@@ -145,14 +145,14 @@ def test_pods_that_may_go_to_some_nodes_only_stay_in_one_domain_with_the_others(
     assert plan.nodes == ("b", "b", "b")
 
 
-def test_unlike_pods_stay_in_one_domain() -> None:
+def test_unlike_pods_of_a_gang_stay_in_one_domain() -> None:
     nodes = floor(("a", "z/r1", 6), ("b", "z/r2", 4), ("c", "z/r2", 4))
     plan = nodes.find_assignment((({GPU: 4}, 1), ({GPU: 1}, 4)), manner=MUST)
     assert plan is not None
     assert set(plan.nodes) == {"b", "c"}
 
 
-def test_the_rest_of_a_gang_goes_to_the_domain_of_those_that_run() -> None:
+def test_rest_of_a_gang_gets_the_domain_of_its_running_pods() -> None:
     nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 2))
     beside = GangLayout(topology=TopologyConstraint(RACK, True), gang_nodes=(NodeName("a"),))
     assert stand(nodes, 1, beside) == ["a"]
@@ -160,7 +160,7 @@ def test_the_rest_of_a_gang_goes_to_the_domain_of_those_that_run() -> None:
     assert stand(nodes, 1, beside) is None
 
 
-def test_the_rest_of_a_gang_whose_domain_is_not_known_any_more_waits() -> None:
+def test_rest_of_a_gang_waits_if_its_required_domain_is_unknown() -> None:
     nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 2))
     lost = NodeName("gone")
     assert (
@@ -196,7 +196,7 @@ def test_a_spread_gang_takes_racks_in_turn_and_nodes_in_turn_within_them() -> No
     assert stand(nodes, 42, GangLayout(PlacementStrategy.SPREAD)) is None
 
 
-def test_a_spread_gang_leaves_what_is_withheld() -> None:
+def test_spread_gang_leaves_withheld_capacity_free() -> None:
     nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
     plan = nodes.find_assignment(
         ((ONE, 4),), {NodeName("a"): {GPU: 3}}, manner=GangLayout(PlacementStrategy.SPREAD)
@@ -212,7 +212,7 @@ def test_a_spread_gang_leaves_what_is_withheld() -> None:
 
 
 @pytest.mark.parametrize("pool", PlacementStrategy)
-def test_the_style_of_the_pod_goes_before_that_of_the_pool(pool: PlacementStrategy) -> None:
+def test_placement_strategy_of_the_pod_overrides_that_of_the_pool(pool: PlacementStrategy) -> None:
     nodes = floor(("a", "", 4), ("b", "", 8), levels=(), style=pool)
     nodes.allocate(NodeName("a"), {GPU: 1})
     assert stand(nodes, 1, GangLayout(PlacementStrategy.PACK)) == ["a"]

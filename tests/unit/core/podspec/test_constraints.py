@@ -71,7 +71,7 @@ def test_a_requirement_reads_labels_as_the_scheduler_does(
         (Toleration("gpu", "Gt", "1"), False),  # the taint's value is not a number
     ],
 )
-def test_a_toleration_bears_taints_as_the_scheduler_says(
+def test_toleration_matches_taints_as_in_kube_scheduler(
     toleration: Toleration, bears: bool
 ) -> None:
     assert toleration.tolerates(Taint("gpu", "yes", "NoSchedule")) is bears
@@ -125,7 +125,7 @@ NOT_N = NodeSelectorRequirement("metadata.name", "NotIn", ("n",))
         ((term(ZONE_B, fields=(NODE_N,)),), False),
     ],
 )
-def test_of_several_terms_one_is_enough_and_all_of_it_must_hold(
+def test_one_affinity_term_is_enough_and_all_its_expressions_must_match(
     affinity: tuple[NodeSelectorTerm, ...] | None, suits: bool
 ) -> None:
     assert NodeConstraints(affinity=affinity).matches_node("n", LABELS) is suits

@@ -58,7 +58,7 @@ def test_a_slice_costs_the_larger_of_its_parts(
 
 
 @pytest.mark.parametrize("profile", ["", "9g.5gb", "1g", "g.5gb", "1g.5", "a-1g.5gb"])
-def test_what_is_no_profile_has_no_price(profile: str) -> None:
+def test_invalid_mig_profile_has_no_price(profile: str) -> None:
     assert slice_price(profile) is None
 
 
@@ -89,13 +89,13 @@ def test_what_is_no_profile_has_no_price(profile: str) -> None:
         ({}, {Resource("amd.com/gpu"): 8, Resource("cpu"): 1000}, {}),
     ],
 )  # fmt: skip
-def test_a_node_tells_prices(
+def test_prices_follow_from_labels_and_capacity_of_a_node(
     labels: dict[str, str], offer: dict[Resource, int], told: dict[Resource, Fraction]
 ) -> None:
     assert prices(labels, offer) == told
 
 
-def test_the_memory_of_a_device_may_be_told_from_outside() -> None:
+def test_device_memory_can_be_given_from_outside() -> None:
     offer = {MEMORY: 81920}
     assert prices({}, offer, 40960 << 20) == {MEMORY: share(1, 40960)}
     assert device_sizes({}, offer, 40960 << 20) == {MEMORY: 40960}
@@ -112,14 +112,14 @@ def nodes(*written: tuple[str, dict[str, str], dict[Resource, int]]) -> Pools:
 DEFAULT = PoolName("default")
 
 
-def test_slices_and_cards_are_measured_in_one_column() -> None:
+def test_slices_and_whole_devices_count_in_one_column() -> None:
     scale = nodes(("a", {}, {WHOLE: 8}), ("b", {}, {SLICE: 14})).scale()
     assert scale.size == {WHOLE: 10}
     seven = scale.usage_in_grains(DEFAULT, {SLICE: 7})
     assert seven == scale.usage_in_grains(DEFAULT, {WHOLE: 1}) == {WHOLE: scale.total_grains // 10}
 
 
-def test_without_parts_nothing_changes() -> None:
+def test_cluster_without_fractions_has_no_columns_and_no_default_sides() -> None:
     pools = nodes(("a", {}, {WHOLE: 8, Resource("amd.com/gpu"): 4, Resource("cpu"): 9}))
     pools.put_pool(Pool(DEFAULT, weights={Resource("cpu"): Fraction(2)}))
     pools.rebuild_if_stale()
@@ -134,7 +134,7 @@ def test_an_unpriced_share_is_measured_against_itself_alone() -> None:
     assert scale.usage_in_grains(DEFAULT, {SHARED: 5}) == {SHARED: scale.total_grains // 2}
 
 
-def test_a_part_is_weighed_like_the_device_it_is_of() -> None:
+def test_fraction_has_the_weight_of_its_device() -> None:
     pools = Pools(MANAGED)
     pools.put_pool(Pool(PoolName("big"), {"p": "big"}, {WHOLE: Fraction(4)}))
     pools.put_pool(Pool(PoolName("small"), {"p": "small"}))
@@ -183,13 +183,13 @@ def test_two_parts_of_sixty_per_cent_do_not_share_a_device() -> None:
     assert floor.find_assignment(((asked, 3),)) is None  # 180 of 200, and yet no device has 60 left
 
 
-def test_what_is_asked_of_each_of_several_devices_is_asked_in_all() -> None:
+def test_request_per_device_counts_for_each_requested_device() -> None:
     one = ContainerRequest(limits={WHOLE: "2", CORES: "30", MEMORY: "1000"})
     assert effective_requests([one]) == {WHOLE: 2, CORES: 60, MEMORY: 2000, "pods": 1}
     assert effective_requests([one, ContainerRequest(limits={CORES: "5"})])[CORES] == 65
 
 
-def test_filling_leaves_alone_who_says_what_it_takes() -> None:
+def test_default_sides_are_added_only_to_device_requests_without_sides() -> None:
     fill = (WHOLE, ((CORES, 100),))
     assert with_default_sides({WHOLE: 2}, fill) == {WHOLE: 2, CORES: 200}
     assert with_default_sides({WHOLE: 2, CORES: 60}, fill) == {WHOLE: 2, CORES: 60}
@@ -204,7 +204,7 @@ NEW = (
 
 
 @pytest.mark.parametrize("written", [OLD, NEW], ids=["fields", "json"])
-def test_what_hami_notes_of_healthy_devices_is_offered(written: str) -> None:
+def test_healthy_devices_in_the_hami_annotation_are_offered(written: str) -> None:
     offer = add_hami_devices({WHOLE: 10}, {ANNOTATION: written})
     assert offer == {WHOLE: 10, CORES: 100, MEMORY: 32768}
     assert device_product({ANNOTATION: written}) == "NVIDIA-Tesla V100"
@@ -213,11 +213,11 @@ def test_what_hami_notes_of_healthy_devices_is_offered(written: str) -> None:
 @pytest.mark.parametrize(
     "written", ['[{"x":' + "[" * 5000, "[", "GPU-1,10", '[{"devmem":-1}]', "a,b,c,d,e,f,g:", "{}"]
 )
-def test_a_note_that_cannot_be_read_offers_nothing(written: str) -> None:
+def test_invalid_hami_annotation_offers_nothing(written: str) -> None:
     assert add_hami_devices({WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
 
 
-def test_plain_nodes_and_those_of_hami_may_be_one_pool() -> None:
+def test_plain_nodes_and_hami_nodes_can_be_in_one_pool() -> None:
     hami = {WHOLE: 20, CORES: 200, MEMORY: 81920}
     pools = nodes(("plain", {}, {WHOLE: 8}), ("hami", {}, hami))
     scale = pools.scale()
@@ -234,7 +234,7 @@ def test_plain_nodes_and_those_of_hami_may_be_one_pool() -> None:
     assert pools.nodes_by_pool[DEFAULT].find_assignment((({WHOLE: 1}, 8),)) is not None
 
 
-def test_what_has_no_size_is_not_counted() -> None:
+def test_resource_without_ready_capacity_is_not_counted() -> None:
     pools = nodes(("a", {}, {SLICE: 7}))
     there = pools.scale()
     pools.put_node(Node(NodeName("a"), {}, {SLICE: 7}, False))

@@ -61,11 +61,11 @@ def test_memory_is_a_quantity(memory: str, expected: int) -> None:
     assert parse_declared_memory({MEMORY: memory}) == expected
 
 
-def test_who_says_nothing_needs_nothing() -> None:
+def test_pod_without_a_declaration_needs_no_memory() -> None:
     assert parse_declared_memory({"fairgate.io/pools": "a"}) == 0
 
 
-def test_stated_memory_goes_before_a_size() -> None:
+def test_stated_memory_overrides_the_model_size() -> None:
     """A quantised model needs less than its number of parameters suggests."""
     assert parse_declared_memory({MEMORY: "6Gi", SIZE: "7B"}) == 6 * GIB
 
@@ -88,7 +88,9 @@ def test_stated_memory_goes_before_a_size() -> None:
         {MEMORY: "40Gi", SIZE: "huge"},
     ],
 )
-def test_what_cannot_be_read_is_named_with_what_to_write(annotations: dict[str, str]) -> None:
+def test_error_for_an_invalid_annotation_names_it_and_its_format(
+    annotations: dict[str, str],
+) -> None:
     with pytest.raises(InvalidInput, match=r"fairgate\.io/(gpu-memory|model-size).* write it"):
         parse_declared_memory(annotations)
     assert declared_memory(annotations) == 0
@@ -111,14 +113,16 @@ def test_what_cannot_be_read_is_named_with_what_to_write(annotations: dict[str, 
         ({GPU: 1, Resource("rdma/hca"): 8, Resource("cpu"): 9000}, 16 * GIB, 16 * GIB),
     ],
 )
-def test_devices_hold_so_much_and_no_more(demand: Amounts, each: int | None, memory: int) -> None:
+def test_need_is_met_up_to_the_exact_memory_of_the_devices(
+    demand: Amounts, each: int | None, memory: int
+) -> None:
     assert need_of(memory, demand, MANAGED).is_met_by(each) is True
     assert need_of(memory + 1, demand, MANAGED).is_met_by(each) is False
     assert describe_shortage(need_of(memory + 1, demand, MANAGED), each)
     assert not describe_shortage(need_of(memory, demand, MANAGED), each)
 
 
-def test_memory_asked_of_each_of_two_cards_counts_twice() -> None:
+def test_memory_requested_per_device_counts_for_each_of_two_devices() -> None:
     """HAMi reads gpumem as the memory of each device. The total is computed once, by the parser."""
     asked = ContainerRequest(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 10240})
     need = need_of(20 * GIB, effective_requests([asked]), MANAGED)
@@ -126,7 +130,7 @@ def test_memory_asked_of_each_of_two_cards_counts_twice() -> None:
     assert replace(need, needed=20 * GIB + 1).is_met_by(None) is False
 
 
-def test_of_devices_that_nobody_knows_nothing_is_told() -> None:
+def test_need_has_no_answer_for_devices_of_unknown_memory() -> None:
     assert need_of(GIB, {GPU: 1}, MANAGED).is_met_by(None) is None
 
 
@@ -169,13 +173,13 @@ NODES = (node("a100-0"), node("h100-0"), node("t4-0"))
         (0, 1, ("a100", "h100", "t4")),
     ],
 )
-def test_pools_serve_what_their_devices_hold_the_smallest_first(
+def test_pools_with_enough_memory_are_eligible_smallest_device_first(
     gib: int, devices: int, pools: tuple[str, ...]
 ) -> None:
     assert known(A100, H100, T4, nodes=NODES).eligible_pools(wanting(gib, devices), None) == pools
 
 
-def test_without_a_word_of_the_pool_its_smallest_node_tells() -> None:
+def test_smallest_node_gives_the_memory_of_a_pool_that_states_none() -> None:
     pools = known(kind("x"), nodes=(node("x-0", "81559"), node("x-1", "15360")))
     assert pools.eligible_pools(wanting(15), None) == ("x",)
     assert pools.eligible_pools(wanting(16), None) == ()
@@ -185,13 +189,13 @@ def test_without_a_word_of_the_pool_its_smallest_node_tells() -> None:
 
 
 @pytest.mark.parametrize("label", ["", "much", "0", "-1", "9" * 40])
-def test_a_pool_of_which_nobody_knows_serves_but_comes_last(label: str) -> None:
+def test_pool_of_unknown_memory_is_eligible_but_last(label: str) -> None:
     pools = known(H100, kind("a"), nodes=(node("h100-0"), node("a-0", label)))
     assert pools.eligible_pools(wanting(70), None) == ("h100", "a")
     assert pools.eligible_pools(wanting(500), None) == ("a",)
 
 
-def test_who_shares_a_claim_goes_where_that_is() -> None:
+def test_pod_with_only_a_claim_is_eligible_whatever_its_memory_need() -> None:
     pod = replace(wanting(500, 0), claims=(ClaimRef("c", "c"),), container_requests={})
     assert known(T4, nodes=NODES).eligible_pools(replace(pod, demand={PODS: 1}), None) == ("t4",)
 
@@ -205,21 +209,21 @@ def went(world: VirtualCluster) -> list[str]:
     return [str(each.pool) for each in world.started]
 
 
-def test_a_small_model_leaves_large_devices_alone_while_small_ones_are_free() -> None:
+def test_small_model_gets_small_devices_while_they_are_free() -> None:
     there = world(A100, H100, T4, nodes=(node("a100-0"), node("h100-0"), node("t4-0", devices=2)))
     for number in range(4):
         there.submit(wanting(13, name=f"p{number}"), Millis(0), None)
     assert went(there) == ["t4", "t4", "a100", "a100"]
 
 
-def test_who_says_nothing_is_packed_as_ever() -> None:
+def test_pod_without_a_declaration_is_packed_as_usual() -> None:
     there = world(A100, T4)
     there.submit(wanting(13, 6, "a"), Millis(0), None)
     there.submit(wanting(0, 2, "b"), Millis(0), None)
     assert went(there) == ["t4", "t4"]
 
 
-def test_a_gang_goes_where_all_of_it_has_its_memory() -> None:
+def test_gang_gets_a_pool_with_enough_memory_for_all_its_pods() -> None:
     there = world(A100, T4)
     for number, gib in enumerate((13, 30)):
         pod = replace(wanting(gib, name=f"m{number}"), gang="g", gang_size=2)
@@ -227,7 +231,7 @@ def test_a_gang_goes_where_all_of_it_has_its_memory() -> None:
     assert went(there) == ["a100", "a100"]
 
 
-def test_who_waits_is_told_which_devices_are_too_small() -> None:
+def test_reason_of_a_wait_names_the_devices_that_are_too_small() -> None:
     there = world(A100, kind("x"), nodes=(node("a100-0"), node("x-0", "15360")))
     pod = wanting(60)
     there.submit(pod, Millis(0), None)

@@ -121,9 +121,7 @@ def test_the_first_kind_of_group_that_a_pod_names_counts(
         (GangMetadata(annotations={**OURS, "fairgate.io/gang-failure": "restart"}), []),
     ],
 )
-def test_who_says_of_a_gang_what_cannot_be_is_warned(
-    words: GangMetadata, warned: list[str]
-) -> None:
+def test_invalid_gang_declarations_cause_warnings(words: GangMetadata, warned: list[str]) -> None:
     found = list(gang_warnings(words))
     assert len(found) == len(warned)
     for sentence, part in zip(found, warned, strict=True):
@@ -161,7 +159,7 @@ def test_a_job_has_as_many_pods_as_may_run_at_once(
     assert told(spec) == GangDeclaration("n", "job/j", size, total)
 
 
-def test_what_of_a_job_has_succeeded_need_not_come_again() -> None:
+def test_gang_of_a_job_counts_its_succeeded_pods() -> None:
     assert told(job(parallelism=4, completions=4), succeeded=3) == GangDeclaration(
         "n", "job/j", 4, 4, 3
     )
@@ -202,7 +200,7 @@ JOBS_OF_SET = (
 
 
 @pytest.mark.parametrize("more", [{}, {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}])
-def test_a_job_set_is_one_gang_of_all_its_pods_that_ask(more: dict[str, Any]) -> None:
+def test_job_set_is_one_gang_of_all_its_pods_that_request_it(more: dict[str, Any]) -> None:
     found = READ.read_job_set(job_set(*JOBS_OF_SET, **more), AT)
     assert found is not None
     assert found.group == GangDeclaration("n", "jobset/js", 7)
@@ -236,7 +234,7 @@ def test_pod_groups_of_both_kinds_are_read() -> None:
     assert read_native_group(basic, AT).group == apart
 
 
-def test_a_gang_names_who_tells_its_size() -> None:
+def test_gang_name_gives_the_object_that_states_the_gang_size() -> None:
     assert gang_object_of("jobset/js") == "JobSet js"
     assert gang_object_of("kueue/kg") == ""
     assert gang_object_of("train") == ""

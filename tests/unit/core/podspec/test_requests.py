@@ -31,7 +31,7 @@ def gpus(count: int, sidecar: bool = False) -> ContainerRequest:
         ([gpus(0)], [gpus(2, sidecar=True), gpus(2), gpus(1, sidecar=True)], 4),
     ],
 )
-def test_containers_and_what_runs_before_them(
+def test_containers_sidecars_and_init_containers_add_up_by_their_order(
     containers: list[ContainerRequest], inits: list[ContainerRequest], expected: int
 ) -> None:
     assert effective_requests(containers, inits)[GPU] == expected
@@ -67,12 +67,12 @@ def test_a_pod_level_request_cannot_hide_devices() -> None:
     assert effective_requests([gpus(2)], pod_level=ContainerRequest({GPU: "0"}))[GPU] == 2
 
 
-def test_every_pod_takes_one_place_of_pods() -> None:
+def test_every_pod_requests_one_unit_of_pods() -> None:
     assert effective_requests([]) == {"pods": 1}
 
 
 @pytest.mark.parametrize("where", ["requests", "limits"])
-def test_less_than_nothing_is_refused(where: str) -> None:
+def test_negative_amount_is_refused(where: str) -> None:
     with pytest.raises(InvalidQuantity, match="negative"):
         effective_requests([gpus(2), ContainerRequest(**{where: {GPU: "-1"}})])
 

@@ -55,13 +55,13 @@ def test_whole_devices_within_a_guarantee_of_devices_are_not_borrowed() -> None:
     assert borrowed(world) == {}
 
 
-def test_what_goes_beyond_a_guarantee_of_devices_is_borrowed_with_its_parts() -> None:
+def test_devices_beyond_a_guarantee_are_borrowed_with_their_cores_and_memory() -> None:
     world = cluster(Quota({WHOLE: 3}))
     submit(world, 4, {WHOLE: 1})
     assert borrowed(world) == {WHOLE: 1, CORES: 100, MEMORY: 40960}
 
 
-def test_a_limit_of_devices_binds_who_asks_for_parts_alone() -> None:
+def test_limit_of_devices_also_limits_pods_that_request_only_cores() -> None:
     world = cluster(Quota({}, {WHOLE: 1}))
     submit(world, 3, {CORES: 40})
     assert len(world.released_pods) == 2
@@ -73,7 +73,7 @@ def test_a_limit_of_no_devices_lets_no_part_through() -> None:
     assert not world.released_pods
 
 
-def test_a_quota_that_names_a_part_stands_as_it_is_written() -> None:
+def test_quota_that_names_cores_or_memory_is_not_changed() -> None:
     scale = Scale({}, {}, fills={DEFAULT_POOL: FILL})
     for amounts in ({WHOLE: 2, CORES: 0}, {MEMORY: 9}, {}):
         assert scale.quota_with_sides(DEFAULT_POOL, Quota(amounts, amounts)) == Quota(
@@ -87,7 +87,7 @@ def test_a_guarantee_of_devices_is_owed_as_devices_not_as_seats() -> None:
     assert (owed.guarantee, owed.limit) == (0.75, 0.75)
 
 
-def test_why_names_the_part_that_a_limit_of_devices_leaves_no_more_of() -> None:
+def test_reason_names_the_resource_that_a_limit_of_devices_exhausts() -> None:
     world = cluster(Quota({}, {WHOLE: 1}))
     submit(world, 3, {CORES: 40})
     why = world.engine.queries.explain_wait(Uid("p2"))

@@ -82,7 +82,7 @@ def flood(world: VirtualCluster, owner: str, hours: int, minutes: int = 40) -> N
 
 
 @pytest.mark.parametrize("with_impossible", [False, True])
-def test_what_can_never_fit_keeps_nobody_from_a_reservation(with_impossible: bool) -> None:
+def test_workload_that_never_fits_does_not_prevent_a_reservation(with_impossible: bool) -> None:
     cluster = world(4, 8, [tenant("idle"), tenant("gang"), tenant("busy")])
     flood(cluster, "busy", 10)
     if with_impossible:
@@ -96,7 +96,7 @@ def test_what_can_never_fit_keeps_nobody_from_a_reservation(with_impossible: boo
     assert at < 3 * 60
 
 
-def test_what_can_never_fit_keeps_nobody_from_taking_back_a_guarantee() -> None:
+def test_workload_that_never_fits_does_not_prevent_a_reclaim() -> None:
     tenants = [tenant("x", guarantee=16), tenant("z", guarantee=4), tenant("hog")]
     cluster = world(2, 8, tenants, reclaim=Reclaim.GUARANTEE)
     for i in range(16):
@@ -110,7 +110,7 @@ def test_what_can_never_fit_keeps_nobody_from_taking_back_a_guarantee() -> None:
 
 
 @pytest.mark.parametrize("size", [20, 22, 24, 32])
-def test_a_large_gang_starts_though_others_refill_what_it_waits_for(size: int) -> None:
+def test_large_gang_starts_although_another_tenant_refills_the_cluster(size: int) -> None:
     """Two equal tenants: the other may use half of the gang's size before the gang is next."""
     cluster = world(1, 32, [tenant("gang"), tenant("busy")])
     flood(cluster, "busy", 12)
@@ -122,7 +122,7 @@ def test_a_large_gang_starts_though_others_refill_what_it_waits_for(size: int) -
     assert at < 8 * 60
 
 
-def test_of_equal_victims_the_last_started_goes() -> None:
+def test_last_started_of_equal_victims_is_evicted() -> None:
     tenants = [tenant("owner", guarantee=2), tenant("hog")]
     cluster = world(1, 8, tenants, reclaim=Reclaim.GUARANTEE)
     for i in range(8):
@@ -135,7 +135,7 @@ def test_of_equal_victims_the_last_started_goes() -> None:
     assert evicted == ["hog-7", "hog-6"]
 
 
-def test_who_overstayed_a_declared_run_time_is_not_believed_for_an_hour() -> None:
+def test_declared_run_time_is_ignored_for_an_hour_after_it_was_exceeded() -> None:
     """The gang waits for five devices, free after four hours.
 
     Workloads that declare an earlier end may backfill.
@@ -155,7 +155,7 @@ def test_who_overstayed_a_declared_run_time_is_not_believed_for_an_hour() -> Non
     assert started(cluster, "large") == 240
 
 
-def test_with_history_who_borrowed_before_waits_for_who_did_not() -> None:
+def test_history_puts_a_past_borrower_behind_a_new_tenant() -> None:
     past = {"history": Fraction(1), "half_life": Millis(HOUR)}
     cluster = world(1, 2, [tenant("before"), tenant("new")], **past)
     for i in range(2):

@@ -63,13 +63,13 @@ def budget(name: str = "keep", namespace: str = "b", **fields: object) -> Disrup
         ({"min_available": None, "disruptions_allowed": 0}, 5, True),
     ],
 )
-def test_a_budget_keeps_pods_by_its_spec_and_by_its_status(
+def test_budget_blocks_evictions_by_its_spec_and_by_its_status(
     fields: dict[str, object], pods: int, keeps: bool
 ) -> None:
     assert budget(**fields).blocks_eviction(pods) is keeps
 
 
-def test_no_selector_covers_nothing_and_an_empty_one_everything() -> None:
+def test_budget_without_selector_covers_no_pod_and_empty_one_covers_all() -> None:
     assert not budget(selector=None).covers({"app": "x"})
     assert budget(selector=ALL).covers({})
     assert budget(selector=APP).covers({"app": "x"})
@@ -109,7 +109,7 @@ def text(town: EvictionCluster, uid: Uid) -> str:
     return found.text
 
 
-def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: EvictionCluster) -> None:
+def test_pods_that_a_budget_protects_start_within_the_guarantee_only(town: EvictionCluster) -> None:
     put(town, budget(disruptions_allowed=0))
     pods = submit(town, *(f"b{n}" for n in range(4)))
     assert town.released() == ["b0", "b1"]
@@ -136,7 +136,7 @@ def test_it_borrows_once_the_budget_is_gone(town: EvictionCluster) -> None:
     assert town.released() == ["b2", "b3"]
 
 
-def test_a_budget_made_while_it_waits_counts(town: EvictionCluster) -> None:
+def test_budget_created_before_a_pod_is_released_counts(town: EvictionCluster) -> None:
     pods = town.run(*(f"d{n}" for n in range(9)))
     put(town, budget(namespace="d", disruptions_allowed=0, selector=APP))
     waiting = submit(town, "d-a", labels={"app": "x"})
@@ -153,21 +153,21 @@ def test_labels_decide_whether_it_is_covered(town: EvictionCluster) -> None:
     assert town.released() == ["d0"]
 
 
-def test_more_than_one_budget_keeps_it_whatever_they_allow(town: EvictionCluster) -> None:
+def test_pod_with_several_budgets_is_protected_whatever_they_allow(town: EvictionCluster) -> None:
     put(town, budget("one", "d"), budget("two", "d"))
     [pod] = submit(town, "d0")
     assert town.released() == []
     assert "disruption budgets d/one and d/two cover it" in text(town, pod.uid)
 
 
-def test_a_namespace_of_very_many_budgets_keeps_all_its_pods(town: EvictionCluster) -> None:
+def test_too_many_budgets_protect_all_pods_of_the_namespace(town: EvictionCluster) -> None:
     put(town, *(budget(f"n{n}", "d", selector=APP) for n in range(MOST_BUDGETS + 1)))
     [pod] = submit(town, "d0")
     assert town.released() == []
     assert f"more than {MOST_BUDGETS} disruption budgets" in text(town, pod.uid)
 
 
-def test_a_namespace_of_too_large_selectors_keeps_all_its_pods_until_they_are_smaller(
+def test_too_large_selectors_protect_all_pods_until_they_are_smaller(
     town: EvictionCluster,
 ) -> None:
     many = tuple(NodeSelectorRequirement(f"k{n}", "Exists") for n in range(MOST_TERMS))
@@ -180,7 +180,7 @@ def test_a_namespace_of_too_large_selectors_keeps_all_its_pods_until_they_are_sm
     assert town.released() == ["d0"]
 
 
-def test_budgets_of_such_a_namespace_are_compared_again_once_one_is_gone(
+def test_budgets_are_compared_again_after_the_number_is_below_the_limit(
     town: EvictionCluster,
 ) -> None:
     put(town, *(budget(f"n{n}", "d", selector=APP) for n in range(MOST_BUDGETS + 1)))
@@ -225,7 +225,7 @@ def test_pods_that_the_disruption_controller_has_not_counted_wait_for_it(
     assert len(town.released()) == 5
 
 
-def test_a_gang_is_kept_if_one_of_its_pods_is(town: EvictionCluster) -> None:
+def test_gang_is_protected_if_a_budget_protects_one_of_its_pods(town: EvictionCluster) -> None:
     put(town, budget(namespace="d", disruptions_allowed=0, selector=APP))
     gang = {"gang": "train", "gang_size": 2}
     pods = [
@@ -266,7 +266,7 @@ def refuse(town: EvictionCluster) -> list[EvictForReclaim]:
     return done
 
 
-def test_respected_budgets_are_never_overridden_and_that_is_said_once(
+def test_respected_budgets_are_reported_once_and_never_overridden(
     town: EvictionCluster,
 ) -> None:
     nine(town)
@@ -304,7 +304,7 @@ def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: EvictionClus
     ]  # it has already waited once
 
 
-def test_very_many_budgets_are_overridden_like_one(town: EvictionCluster) -> None:
+def test_too_many_budgets_are_overridden_like_one(town: EvictionCluster) -> None:
     nine(town)
     put(town, *(budget(f"n{n}", selector=APP) for n in range(MOST_BUDGETS + 1)))
     town.rule(disruption_budgets=OVERRIDE)
@@ -337,7 +337,7 @@ def test_patience_begins_again_after_long(town: EvictionCluster) -> None:
     assert [each.overrides for each in town.take(EvictForReclaim)] == [False]
 
 
-def test_without_a_budget_nothing_is_overridden(town: EvictionCluster) -> None:
+def test_refused_eviction_without_a_budget_overrides_nothing(town: EvictionCluster) -> None:
     nine(town)
     town.rule(disruption_budgets=OVERRIDE)
     town.submit("a-one")
@@ -359,7 +359,7 @@ def test_budgets_are_overridden_for_guarantees_alone(town: EvictionCluster) -> N
         town.wait(EXCLUDED_MS)
 
 
-def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: EvictionCluster) -> None:
+def test_tenant_shows_blocked_reclaims_until_they_end(town: EvictionCluster) -> None:
     pods = nine(town)
     put(town, budget(disruptions_allowed=0))
     uid = town.submit("a-one")
@@ -376,7 +376,7 @@ def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: Evictio
     assert town.engine.queries.view().tenants[TenantName("b")].blocked_reclaims is None
 
 
-def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: EvictionCluster) -> None:
+def test_freed_capacity_stays_reserved_if_the_next_victim_is_refused(town: EvictionCluster) -> None:
     pods = nine(town)
     town.submit("a-two", 2)
     town.submit("d-one")

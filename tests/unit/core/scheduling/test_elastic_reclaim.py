@@ -66,7 +66,7 @@ def owed(count: int, name: str = "x") -> list[Pod]:
     return [replace(each, gang=name if count > 1 else "", gang_size=count) for each in made]
 
 
-def test_the_further_pod_that_was_released_last_goes_first() -> None:
+def test_further_pod_that_was_released_last_is_evicted_first() -> None:
     world = World(8, 4)
     world.pods(*elastic(8, 2))
     world.pods(*owed(1))
@@ -75,7 +75,7 @@ def test_the_further_pod_that_was_released_last_goes_first() -> None:
     assert sorted(world.evicted[-1]) == ["g5", "g6"]
 
 
-def test_further_pods_go_before_other_work_of_the_tenant() -> None:
+def test_further_pods_are_evicted_before_other_pods_of_the_tenant() -> None:
     """The single pod has a lower priority, and was released later."""
     world = World(6, 2)
     world.pods(*elastic(5, 2))
@@ -84,7 +84,7 @@ def test_further_pods_go_before_other_work_of_the_tenant() -> None:
     assert sorted(world.evicted[-1]) == ["g3", "g4"]
 
 
-def test_a_minimum_goes_whole_and_after_all_further_pods() -> None:
+def test_minimum_is_evicted_whole_together_with_all_further_pods() -> None:
     world = World(6, 4)
     world.pods(*elastic(6, 3))
     world.pods(*owed(4))
@@ -102,7 +102,7 @@ def test_no_minimum_is_broken_for_a_single_device() -> None:
     assert sorted(world.evicted[-1]) == ["g0", "g1", "g2"]
 
 
-def test_a_further_pod_that_ran_too_briefly_keeps_its_minimum_safe() -> None:
+def test_further_pod_within_min_runtime_protects_the_minimum() -> None:
     """A gang is evicted whole or not at all, so its youngest pod protects it."""
     world = World(4, 2, replace(OWED, min_runtime=Millis(60_000)))
     world.pods(*elastic(3, 2)[:2])
@@ -113,7 +113,7 @@ def test_a_further_pod_that_ran_too_briefly_keeps_its_minimum_safe() -> None:
     assert world.evicted[-1] == []
 
 
-def test_own_further_pods_of_lower_priority_go_before_the_minimum() -> None:
+def test_own_further_pod_of_lower_priority_is_evicted_before_the_minimum() -> None:
     policy = replace(OWED, within_queue=WithinQueue.LOWER_PRIORITY)
     world = World(4, 0, policy)
     world.pods(*elastic(4, 2))

@@ -69,7 +69,7 @@ def test_an_eviction_waits_for_the_notice_and_its_capacity_is_reserved(
     assert town.released() == ["a-one"]
 
 
-def test_the_pod_is_told_when_and_why(town: EvictionCluster) -> None:
+def test_notice_event_states_the_time_and_the_reason(town: EvictionCluster) -> None:
     nine(town)
     town.lead()
     town.take(EmitEvent)
@@ -94,7 +94,7 @@ def test_a_pod_that_ends_early_frees_its_capacity_at_once(town: EvictionCluster)
     assert town.evicted() == []
 
 
-def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(
+def test_all_victims_of_a_reclaim_are_evicted_after_the_longest_notice(
     town: EvictionCluster,
 ) -> None:
     pods = town.run(*(f"b{number}" for number in range(8)))
@@ -111,7 +111,9 @@ def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(
     assert town.evicted() == ["b6", "b7", "b8"]
 
 
-def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: EvictionCluster) -> None:
+def test_other_victims_are_evicted_when_the_last_pod_with_a_notice_ends(
+    town: EvictionCluster,
+) -> None:
     pods = town.run(*(f"b{number}" for number in range(8)))
     pods += town.run("b8", reclaim_terms=TERMS)
     town.lead()
@@ -123,7 +125,7 @@ def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: Evictio
     assert town.evicted() == ["b6", "b7"]
 
 
-def test_victims_that_are_no_longer_needed_stay_and_are_told(town: EvictionCluster) -> None:
+def test_notice_of_a_victim_that_is_no_longer_needed_is_withdrawn(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-two", 2)
@@ -154,7 +156,9 @@ def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(
     assert uid in town.engine._registry.pods
 
 
-def test_victims_whose_tenant_borrows_less_by_then_stay_as_a_whole(town: EvictionCluster) -> None:
+def test_all_notices_are_withdrawn_if_the_tenant_borrows_too_little_by_then(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-four", 4)
@@ -249,7 +253,7 @@ def test_an_end_beyond_any_notice_is_replaced(town: EvictionCluster) -> None:
     assert town.evicted() == [victim.name]
 
 
-def test_the_policy_bounds_the_notice(town: EvictionCluster) -> None:
+def test_policy_limits_the_notice(town: EvictionCluster) -> None:
     nine(town, ReclaimTerms(notice=Millis(3_600_000)))
     town.rule(max_reclaim_notice=Millis(30_000))
     town.lead()
@@ -295,7 +299,7 @@ def test_a_new_leader_continues_the_notice_of_the_same_victim(town: EvictionClus
     assert later.evicted() == [victim.name]
 
 
-def test_a_notice_that_ended_long_before_is_given_anew(town: EvictionCluster) -> None:
+def test_notice_that_ended_long_before_a_new_leader_is_given_again(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -347,7 +351,9 @@ def test_mode_observe_withdraws_every_notice(town: EvictionCluster) -> None:
     assert withdrawn(town) == [victim.name]
 
 
-def test_among_equal_pods_the_smallest_loss_goes_first(town: EvictionCluster) -> None:
+def test_pod_with_the_smallest_loss_is_evicted_first_among_equal_pods(
+    town: EvictionCluster,
+) -> None:
     town.run(*(f"b{number}" for number in range(7)))
     saves = ReclaimTerms(checkpoint_interval=Millis(60_000))
     town.run("b7", reclaim_terms=saves)

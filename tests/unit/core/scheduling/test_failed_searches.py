@@ -85,7 +85,7 @@ def test_searches_for_others_do_not_prolong_a_pause_without_end() -> None:
     assert not searches.is_paused(first)
 
 
-def test_a_leader_wakes_only_if_a_search_was_asked_for_again() -> None:
+def test_pause_has_a_due_time_only_if_its_search_was_requested_again() -> None:
     searches, key = FailedSearches(), search_key("user")
     searches.start_cycle(Millis(0))
     searches.record(key, 10**6, Millis(0))

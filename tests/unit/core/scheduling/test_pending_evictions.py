@@ -47,7 +47,9 @@ def town() -> EvictionCluster:
     return EvictionCluster()
 
 
-def test_what_is_freed_is_kept_until_the_last_of_it_is_gone(town: EvictionCluster) -> None:
+def test_freed_capacity_stays_reserved_until_the_last_victim_has_ended(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-two", 2)
@@ -69,7 +71,7 @@ def shared_claim(town: EvictionCluster, *devices: int) -> None:
         town.hear(ev.ClaimObserved(town.at, claim))
 
 
-def test_what_is_freed_is_kept_while_a_shared_claim_of_the_owner_changes(
+def test_freed_capacity_stays_reserved_while_a_shared_claim_changes(
     town: EvictionCluster,
 ) -> None:
     """All pods of a share a claim, so its changes are followed by pauses."""
@@ -94,7 +96,7 @@ def test_what_is_freed_is_kept_while_a_shared_claim_of_the_owner_changes(
     assert town.released()[0] == "a0"
 
 
-def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenant(
+def test_reclaim_event_is_sent_once_and_names_only_the_other_tenant(
     town: EvictionCluster,
 ) -> None:
     pods = nine(town)
@@ -130,7 +132,7 @@ def test_the_compared_shares_have_the_names_of_the_siblings(town: EvictionCluste
     )
 
 
-def test_who_is_wanted_no_more_is_not_evicted_late(town: EvictionCluster) -> None:
+def test_eviction_is_not_needed_after_the_waiting_pod_is_deleted(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")
@@ -139,7 +141,9 @@ def test_who_is_wanted_no_more_is_not_evicted_late(town: EvictionCluster) -> Non
     assert not town.engine.is_eviction_needed(pods[8].uid)
 
 
-def test_nobody_is_evicted_any_more_once_it_fits_without(town: EvictionCluster) -> None:
+def test_eviction_is_not_needed_after_the_waiting_pod_fits_without_it(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -149,7 +153,7 @@ def test_nobody_is_evicted_any_more_once_it_fits_without(town: EvictionCluster) 
     assert not town.engine.is_eviction_needed(pods[8].uid)
 
 
-def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: EvictionCluster) -> None:
+def test_rest_of_a_gang_is_evicted_after_its_first_pod(town: EvictionCluster) -> None:
     town.run(*(f"b{number}" for number in range(6)), priority=1)
     gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
     town.lead()
@@ -165,7 +169,7 @@ def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: EvictionCluster) -> 
     assert sum(t.reason is EventReason.RECLAIMED for t in town.take(EmitEvent)) == 3
 
 
-def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: EvictionCluster) -> None:
+def test_gang_is_excluded_for_a_while_if_one_eviction_is_refused(town: EvictionCluster) -> None:
     town.run(*(f"b{number}" for number in range(6)), preemptible=False)
     gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
     town.lead()
@@ -185,7 +189,7 @@ def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: Eviction
     assert len(town.evicted()) == 3
 
 
-def test_others_go_in_place_of_who_may_not(town: EvictionCluster) -> None:
+def test_another_pod_is_evicted_if_an_eviction_is_refused(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -194,7 +198,7 @@ def test_others_go_in_place_of_who_may_not(town: EvictionCluster) -> None:
     assert town.evicted() == ["b7"]
 
 
-def test_what_leaves_anyway_is_waited_for_and_kept(town: EvictionCluster) -> None:
+def test_capacity_of_terminating_pods_is_awaited_and_reserved(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.leave(pods[0], pods[1])
@@ -207,7 +211,7 @@ def test_what_leaves_anyway_is_waited_for_and_kept(town: EvictionCluster) -> Non
     assert town.released() == ["a-two"]
 
 
-def test_a_new_leader_evicts_only_what_is_still_lacking(town: EvictionCluster) -> None:
+def test_new_leader_evicts_only_for_capacity_that_is_still_missing(town: EvictionCluster) -> None:
     pods = nine(town)
     town.leave(pods[3])
     town.submit("a-two", 2)
@@ -215,7 +219,7 @@ def test_a_new_leader_evicts_only_what_is_still_lacking(town: EvictionCluster) -
     assert town.evicted() == ["b8"]
 
 
-def test_a_new_leader_finishes_a_gang_that_has_begun_to_go(town: EvictionCluster) -> None:
+def test_new_leader_evicts_the_rest_of_a_partly_evicted_gang(town: EvictionCluster) -> None:
     gang = town.run("b-m0", "b-m1", gang="train", gang_size=2)
     town.run(*(f"b{number}" for number in range(7)))
     town.leave(gang[0])
@@ -224,7 +228,7 @@ def test_a_new_leader_finishes_a_gang_that_has_begun_to_go(town: EvictionCluster
     assert town.evicted() == ["b-m1"]
 
 
-def test_what_never_leaves_is_not_waited_for_for_ever(town: EvictionCluster) -> None:
+def test_another_pod_is_evicted_if_a_victim_does_not_terminate(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -254,7 +258,7 @@ def reverse(town: EvictionCluster, gpus: int) -> EvictionCluster:
     return town
 
 
-def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: EvictionCluster) -> None:
+def test_reverse_of_a_reclaim_is_refused_and_reported_once(town: EvictionCluster) -> None:
     reverse(town, 3)
     assert town.evicted() == []
     [found] = town.take(ReclaimOnCooldown)
@@ -264,14 +268,14 @@ def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: EvictionCluster
     assert town.take(ReclaimOnCooldown) == []
 
 
-def test_what_is_guaranteed_is_no_reverse(town: EvictionCluster) -> None:
+def test_reclaim_within_a_guarantee_is_not_refused_as_a_reverse(town: EvictionCluster) -> None:
     reverse(town, 2)
     assert town.evicted() == ["a7", "a8"]
     assert town.take(ReclaimOnCooldown) == []
 
 
 @pytest.mark.parametrize(("gpus", "gone"), [(2, ["d-four"]), (3, [])], ids=["owed", "more"])
-def test_what_stands_on_freed_room_goes_for_what_is_guaranteed(
+def test_pod_on_reclaimed_capacity_is_evicted_for_a_guarantee_only(
     town: EvictionCluster, gpus: int, gone: list[str]
 ) -> None:
     """d reclaims three devices from b and starts. a uses the rest with non-preemptible pods."""
@@ -303,7 +307,7 @@ def test_after_an_hour_it_is_no_reverse_any_more(town: EvictionCluster) -> None:
     assert not any(key.startswith("Reclaim/") for key in town.notes)
 
 
-def test_the_next_leader_remembers_what_was_reclaimed(town: EvictionCluster) -> None:
+def test_next_leader_refuses_the_reverse_of_an_earlier_reclaim(town: EvictionCluster) -> None:
     reverse(town, 3)
     after = EvictionCluster(town.notes, epoch=8, at=town.now)
     after.rule(reclaim=Reclaim.FAIR)
@@ -314,7 +318,9 @@ def test_the_next_leader_remembers_what_was_reclaimed(town: EvictionCluster) -> 
     assert len(after.take(ReclaimOnCooldown)) == 1
 
 
-def test_others_go_in_place_of_an_idle_one_that_may_not(town: EvictionCluster) -> None:
+def test_another_pod_is_evicted_if_eviction_of_an_idle_pod_is_refused(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     idle = ev.StalePodFound(town.at, pods[8].uid, StaleReason.IDLE, "it is idle")
@@ -328,7 +334,7 @@ def test_others_go_in_place_of_an_idle_one_that_may_not(town: EvictionCluster) -
     assert town.evicted() == ["b7"]
 
 
-def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: EvictionCluster) -> None:
+def test_eviction_of_a_once_spared_pod_ends_with_the_waiting_pod(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-two", 2)
@@ -368,7 +374,7 @@ def test_a_garbled_note_is_no_cooldown(town: EvictionCluster, key: str, text: st
 
 
 @pytest.mark.parametrize("rules", [{"mode": Mode.OBSERVE}, {"reclaim": Reclaim.OFF}], ids=str)
-def test_nobody_is_evicted_where_that_is_off(
+def test_no_pod_is_evicted_in_mode_observe_or_if_reclaim_is_off(
     town: EvictionCluster, rules: dict[str, object]
 ) -> None:
     town.rule(**rules)
@@ -379,7 +385,9 @@ def test_nobody_is_evicted_where_that_is_off(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_the_owner_of_lower_priority_work_is_told_too(town: EvictionCluster, late: bool) -> None:
+def test_reclaim_event_is_also_sent_for_own_pods_of_lower_priority(
+    town: EvictionCluster, late: bool
+) -> None:
     """The pod may be gone before the leader receives the accepted eviction."""
     town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
     mine = town.run("a0", "a1", "a2", "a3")
@@ -401,7 +409,9 @@ def test_the_owner_of_lower_priority_work_is_told_too(town: EvictionCluster, lat
     assert told == gone
 
 
-def test_all_that_may_only_go_together_goes_though_it_fits_without(town: EvictionCluster) -> None:
+def test_victims_that_depend_on_each_other_are_evicted_even_if_one_is_enough(
+    town: EvictionCluster,
+) -> None:
     """Guarantees 4 and 2 of 9: b's pod may be evicted for a's only together with a's own pod."""
     town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
     [mine] = town.run("a0", demand={GPU: 3, PODS: 1})
@@ -416,7 +426,7 @@ def test_all_that_may_only_go_together_goes_though_it_fits_without(town: Evictio
     assert town.engine.is_eviction_needed(mine.uid)
 
 
-def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(
+def test_eviction_that_was_withdrawn_too_late_is_reported(
     town: EvictionCluster,
 ) -> None:
     pods = nine(town)
@@ -447,7 +457,7 @@ def close_user_out(town: EvictionCluster) -> Pod:
     return unbound
 
 
-def test_capacity_freed_for_a_user_who_stays_closed_out_is_given_to_others(
+def test_freed_capacity_is_released_to_others_if_its_user_stays_closed_out(
     town: EvictionCluster,
 ) -> None:
     close_user_out(town)
@@ -456,7 +466,7 @@ def test_capacity_freed_for_a_user_who_stays_closed_out_is_given_to_others(
     assert town.released() == ["d-one"]
 
 
-def test_capacity_freed_for_a_user_who_is_closed_out_for_seconds_stays_reserved(
+def test_freed_capacity_stays_reserved_if_its_user_is_closed_out_briefly(
     town: EvictionCluster,
 ) -> None:
     unbound = close_user_out(town)

@@ -46,7 +46,7 @@ def spend(costs: PodCosts, clock: Clock, uid: Uid | None, seconds: float) -> Non
     costs.start_pod(None)
 
 
-def test_one_step_that_costs_much_is_enough(costs: PodCosts, clock: Clock) -> None:
+def test_one_costly_step_is_enough_to_report_a_pod(costs: PodCosts, clock: Clock) -> None:
     spend(costs, clock, A, LARGE_SECONDS)
     spend(costs, clock, B, NOTABLE_SECONDS / 2)
     assert costs.end_step() == [A]
@@ -112,7 +112,7 @@ def test_engine_reports_the_pods_that_it_considers() -> None:
     assert {FIRST.uid, SECOND.uid} <= set(considered)
 
 
-def test_postponed_pod_lets_others_go_first_and_is_tried_again() -> None:
+def test_postponed_pod_is_released_after_other_pods_and_a_delay() -> None:
     engine = leader([], FIRST, SECOND)
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     assert released(engine, 0) == ["second"]
@@ -124,7 +124,7 @@ def test_postponed_pod_lets_others_go_first_and_is_tried_again() -> None:
     assert released(engine, FIRST_POSTPONEMENT) == ["first"]
 
 
-def test_owner_of_a_postponed_pod_is_told() -> None:
+def test_postponed_pod_gets_an_event_with_the_reason() -> None:
     engine = leader([], replace(FIRST, demand={GPU: 9, PODS: 1}))
     engine.handle(ev.Pass(NOW))
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))

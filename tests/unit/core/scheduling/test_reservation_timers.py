@@ -82,7 +82,7 @@ def test_changes_of_the_cluster_do_not_delay_an_overdue_reservation(
     assert "g5" in lead.released
 
 
-def test_gang_whose_first_pod_is_replaced_gets_its_reservation_at_the_same_time() -> None:
+def test_replaced_first_pod_does_not_delay_the_reservation_of_its_gang() -> None:
     lead = Lead(8, policy=replace(PATIENCE, reserve_after=Millis(10 * SECOND)))
     lead.see(*(held_pod(f"s{n}", "small", since=lead.at) for n in range(9)))
     create_gang(lead, *range(6))
@@ -122,7 +122,7 @@ def ten_tenants(lead: Lead) -> None:
         lead.see(held_pod(f"s{number}", f"team{number % 10}", since=lead.at))
 
 
-def test_gang_starts_although_small_pods_of_other_tenants_always_come_first() -> None:
+def test_gang_starts_although_small_pods_of_other_tenants_are_always_next() -> None:
     """Each tenant with a small pod has a lower score, at most 1.5 devices, than the gang's 3."""
     lead = Lead(8, policy=PATIENCE)
     ten_tenants(lead)
@@ -145,7 +145,7 @@ def test_refused_release_does_not_start_the_time_of_a_gang_again() -> None:
     assert not lead.engine._cycle.reservations._owed_times
 
 
-def test_gang_of_a_user_who_borrows_more_than_others_stays_behind_them() -> None:
+def test_gang_stays_behind_other_pods_if_its_user_borrows_more() -> None:
     lead = Lead(8, policy=PATIENCE)
     lead.see(held_pod("first", "large", since=lead.at))
     ten_tenants(lead)
@@ -195,7 +195,7 @@ def test_sibling_at_its_limit_does_not_keep_a_gang_waiting() -> None:
     assert "g5" in lead.released
 
 
-def test_overdue_reservation_of_a_closed_out_user_keeps_nobody_waiting(
+def test_overdue_reservation_of_a_closed_out_user_does_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lead = Lead(8, policy=PATIENCE)

@@ -90,7 +90,7 @@ def read_checkpoint(writer: Engine, reader: Engine, at: int, delay: int) -> None
     hear(reader, ev.TenantObserved(Millis(at + delay), TEAM, 0, checkpoint))
 
 
-def test_a_follower_lacks_the_time_that_a_checkpoint_needed_until_the_next_one() -> None:
+def test_follower_lacks_the_delay_of_a_checkpoint_until_the_next_one() -> None:
     writes, reads = leader(), replica()
     hear(reads, ev.PodObserved(Millis(1500), start(writes)))
     read_checkpoint(writes, reads, 600_000, delay=760)

@@ -38,12 +38,12 @@ def test_a_run_counts_as_long_as_it_lasts() -> None:
     assert summed(run("x", 100, 350), by=[GroupBy.TENANT], span=(0, 1000)) == [("a", 0, 500)]
 
 
-def test_only_what_falls_into_the_time_counts() -> None:
+def test_only_usage_within_the_time_span_counts() -> None:
     runs = run("before", 0, 100), run("x", 50, 150), run("y", 190, 900), run("after", 200, 300)
     assert summed(*runs, by=[GroupBy.TENANT], span=(100, 200)) == [("a", 100, 120)]
 
 
-def test_a_run_that_goes_on_counts_until_the_end_of_the_time() -> None:
+def test_unfinished_record_counts_until_the_end_of_the_time_span() -> None:
     assert summed(run("x", 100, None), by=[GroupBy.TENANT], span=(0, 300)) == [("a", 0, 400)]
 
 
@@ -52,7 +52,7 @@ def test_a_node_counts_from_the_binding_on() -> None:
     assert found == [("", 0, 100), ("n1", 0, 500)]
 
 
-def test_who_was_never_bound_used_no_node() -> None:
+def test_record_of_an_unbound_pod_names_no_node() -> None:
     assert summed(run("x", 100, 400), by=[GroupBy.NODE], span=(0, 1000)) == [("", 0, 600)]
 
 
@@ -61,7 +61,7 @@ def test_a_workload_is_named_with_its_namespace() -> None:
     assert summed(*runs, by=[GroupBy.WORKLOAD], span=(0, 100)) == [("space/train", 0, 300)]
 
 
-def test_steps_part_a_run_and_lose_nothing_of_it() -> None:
+def test_steps_divide_a_record_without_loss() -> None:
     found = summed(run("x", 150, 420), by=[GroupBy.TENANT], span=(100, 450), step=100)
     assert found == [("a", 100, 100), ("a", 200, 200), ("a", 300, 200), ("a", 400, 40)]
 
@@ -74,12 +74,12 @@ def test_each_grouping_has_the_same_sum(by: GroupBy) -> None:
     assert sum(spent for *_, spent in rows) == 2 * (333 + 950 + 1)
 
 
-def test_names_in_the_order_they_were_asked_for() -> None:
+def test_columns_have_the_requested_order() -> None:
     found = summed(run("x", 0, 100), by=[GroupBy.USER, GroupBy.TENANT], span=(0, 100))
     assert found == [("alice", "a", 0, 200)]
 
 
-def test_more_rows_than_anybody_reads_are_refused() -> None:
+def test_more_rows_than_the_maximum_are_refused() -> None:
     tally = UsageAggregator([GroupBy.TENANT], Millis(0), Millis(100), most=2)
     tally.add(run("x", 0, 50, tenant="a"))
     tally.add(run("y", 0, 50, tenant="b"))

@@ -47,7 +47,7 @@ def test_every_cgroup_of_the_node_is_removed(kernel: Path) -> None:
     assert not any(group.exists() for group in groups)
 
 
-def test_all_pods_together_weigh_more_than_one_program(kernel: Path) -> None:
+def test_cgroup_of_the_pods_has_more_cpu_shares_than_the_default(kernel: Path) -> None:
     shares = kernel / "cgroup" / "cpu" / CGROUP / "cpu.shares"
     shares.parent.mkdir()
     shares.write_text("1024")  # as the kernel creates it
@@ -55,7 +55,9 @@ def test_all_pods_together_weigh_more_than_one_program(kernel: Path) -> None:
     assert int(shares.read_text()) > 1024
 
 
-def test_a_cgroup_that_stays_in_use_is_named(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroup_that_stays_in_use_is_reported(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_state, "EMPTY_SECONDS", 0.0)
     kernel_state.prepare(kernel / "kernel.json")
     (kernel / "cgroup" / "cpu" / CGROUP / "busy").touch()

@@ -30,7 +30,7 @@ def test_a_machine_with_all_packages_can_run_a_node(machine: Path) -> None:
     assert requirements.cni_folder() == machine
 
 
-def test_a_user_without_root_is_told_so(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_root_rights_are_reported(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert str(requirements.missing()).startswith("A real node needs root;")
 
@@ -52,7 +52,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
         requirements.cni_folder()
 
 
-def test_a_machine_without_go_is_told_what_needs_it(
+def test_missing_go_compiler_is_reported_unless_the_modules_are_built(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

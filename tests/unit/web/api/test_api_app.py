@@ -52,7 +52,7 @@ PATHS = [
 ]
 
 
-async def test_a_right_on_one_tenant_opens_no_other(both: Both) -> None:
+async def test_right_on_one_tenant_does_not_open_another(both: Both) -> None:
     both.rights.granted = {("get", "tenants/queue/team-a")}
 
     reply = await both.get("/v1/tenants/team-b/queue")
@@ -61,14 +61,14 @@ async def test_a_right_on_one_tenant_opens_no_other(both: Both) -> None:
     assert problem(reply).startswith("alice may not get tenants/queue.fairgate.io team-b")
 
 
-async def test_a_stranger_cannot_tell_what_exists(both: Both) -> None:
+async def test_missing_tenant_is_403_for_a_caller_without_rights(both: Both) -> None:
     there, nowhere = [await both.get(f"/v1/tenants/{name}/queue") for name in ("team-a", "nobody")]
 
     assert there.status == nowhere.status == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_without_a_valid_token_nothing_is_answered(both: Both, path: str) -> None:
+async def test_request_without_a_valid_token_is_401(both: Both, path: str) -> None:
     for reply in (await call(both.app, "GET", path), await both.get(path, "mallorys")):
         assert reply.status == 401
         assert reply.headers["www-authenticate"] == "Bearer"
@@ -96,7 +96,7 @@ async def test_a_view_that_is_not_whole_is_503(path: str) -> None:
     assert problem(reply)
 
 
-async def test_what_cannot_be_meant_is_a_problem(both: Both) -> None:
+async def test_invalid_request_is_answered_with_a_problem_document(both: Both) -> None:
     both.rights.granted = {("get", "tenants/queue/team-a")}
 
     assert (await both.get("/v1/tenants/team-a/queue?limit=0")).status == 400
@@ -113,7 +113,7 @@ async def test_the_description_names_routes_and_how_to_log_in(both: Both) -> Non
     assert described["components"]["securitySchemes"]
 
 
-async def test_the_description_has_what_generated_clients_need(both: Both) -> None:
+async def test_openapi_document_has_ids_and_models_for_client_generators(both: Both) -> None:
     described = (await call(both.app, "GET", "/openapi.json")).json
     routes = [each for path, each in described["paths"].items() if path.startswith("/v1/")]
     operations = [each for route in routes for each in route.values()]
@@ -154,7 +154,7 @@ async def test_the_description_names_when_to_try_again_and_the_etag_of_writes(bo
         ]
 
 
-async def test_readiness_lists_what_is_missing(both: Both) -> None:
+async def test_readiness_lists_failed_checks(both: Both) -> None:
     both.checks = {"redis": lambda: False, "view": lambda: both.view.is_ready}
 
     assert (await call(both.app, "GET", "/livez")).status == 200
@@ -190,7 +190,7 @@ async def test_each_example_is_an_answer_that_could_be(
     assert answer["content"]["application/json"]["example"]
 
 
-def test_each_documented_status_has_a_code_and_a_type_of_its_own() -> None:
+def test_each_documented_status_has_its_own_code_and_type() -> None:
     made = [problems.problem(status, "No.") for status in problems.CODES]
     assert len({each.code for each in made}) == len(made)
     assert problems.problem(404, "No.").code == "NotFound"

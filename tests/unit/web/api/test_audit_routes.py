@@ -78,7 +78,7 @@ def told(reply: Reply) -> list[Entry]:
     return [each for each in found if isinstance(each, Entry)]
 
 
-async def test_what_a_client_gets_can_be_verified(
+async def test_exported_chain_can_be_verified_by_the_client(
     app: ASGIApp, stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await write(stream, *(held("a", at) for at in range(1300)))
@@ -96,7 +96,7 @@ async def test_what_a_client_gets_can_be_verified(
         command.verify(here, files, None, None, output=JSON)
 
 
-async def test_an_export_comes_in_pieces_of_bounded_size(app: ASGIApp, stream: Stream) -> None:
+async def test_export_is_sent_in_chunks_of_bounded_size(app: ASGIApp, stream: Stream) -> None:
     await write(stream, *(held("a", at, why="x" * 1000) for at in range(500)))
     sizes: list[int] = []
 
@@ -127,7 +127,7 @@ async def test_times_bound_an_export(
     assert len(told(await get(app, "?since=1970-02-01T00:00:00Z"))) == 69
 
 
-async def test_what_was_reported_late_is_found_by_its_time(
+async def test_entry_reported_late_is_found_by_its_own_time(
     app: ASGIApp, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_reader, "PAGE", 10)
@@ -139,7 +139,7 @@ async def test_what_was_reported_late_is_found_by_its_time(
     assert [each.record.facts["tenant"] for each in told(reply)] == ["a", "late"]
 
 
-async def test_who_may_read_of_one_tenant_reads_of_that_one(
+async def test_right_on_one_tenant_shows_only_its_audit_entries(
     app: ASGIApp, stream: Stream, rights: Rights
 ) -> None:
     rights.granted = {("get", "audit/a")}
@@ -170,9 +170,7 @@ async def test_who_may_read_of_one_tenant_reads_of_that_one(
     assert rows[1]["facts"]["for"] == "canary/secret"
 
 
-async def test_an_excerpt_leaves_out_what_is_not_legible(
-    app: ASGIApp, stream: Stream, rights: Rights
-) -> None:
+async def test_excerpt_omits_invalid_entries(app: ASGIApp, stream: Stream, rights: Rights) -> None:
     rights.granted = {("get", "audit/a")}
     await write(stream, held("a", 1), held("a", 2))
     whole = stream.rows[0][1]
@@ -181,18 +179,18 @@ async def test_an_excerpt_leaves_out_what_is_not_legible(
     assert len(told(await get(app, "?tenant=a"))) == 2
 
 
-async def test_a_chain_without_a_head_is_exported_without_one(app: ASGIApp) -> None:
+async def test_head_of_an_empty_chain_is_404_and_its_export_is_empty(app: ASGIApp) -> None:
     assert (await get(app, "/head")).status == 404
     assert (await get(app, "")).body == b""
 
 
-async def test_without_redis_there_is_no_answer(app: ASGIApp, stream: Stream) -> None:
+async def test_request_without_redis_is_503(app: ASGIApp, stream: Stream) -> None:
     stream.down = True
     assert (await get(app, "")).status == 503
     assert (await get(app, "/head")).status == 503
 
 
-async def test_a_time_must_be_legible(app: ASGIApp) -> None:
+async def test_invalid_time_is_400(app: ASGIApp) -> None:
     assert (await get(app, "?since=soon")).status == 400
     assert Head().hash == GENESIS
 
@@ -215,7 +213,7 @@ def changed(tenant: Tenant | str, at: int, before: Tenant | None = None) -> Audi
     return record
 
 
-async def test_quotas_in_force_at_a_time_are_told_from_the_chain(
+async def test_quotas_at_a_past_time_are_read_from_the_audit_chain(
     both: Both, stream: Stream
 ) -> None:
     both.rights.granted = {("get", "quotas")}
@@ -248,7 +246,7 @@ async def test_quotas_in_force_at_a_time_are_told_from_the_chain(
     assert await rows(1000) == [("a", "h100", "5", gpus(1), {})]
 
 
-async def test_of_what_was_before_the_chain_nothing_is_told(both: Both, stream: Stream) -> None:
+async def test_quotas_before_the_chain_or_in_a_gap_are_refused(both: Both, stream: Stream) -> None:
     both.rights.granted = {("get", "quotas")}
     await both.open()
     reply = await both.get("/v1/quotas?at=2023-11-14T22:13:00Z")

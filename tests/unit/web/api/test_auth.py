@@ -117,7 +117,9 @@ async def test_rights_decide_about_every_route(app: FastAPI, route: str) -> None
     assert tuple(found) == wanted
 
 
-async def test_a_query_that_is_misspelt_writes_nothing(town: Neighbours, app: FastAPI) -> None:
+async def test_misspelled_query_parameter_is_refused_without_a_write(
+    town: Neighbours, app: FastAPI
+) -> None:
     path = f"/v1/tenants/{OURS}?dryrun=true"
     reply = await ask(app, "operator", "DELETE", path)
     assert (reply.status, "dryRun" in reply.json["detail"]) == (400, True)
@@ -129,7 +131,7 @@ async def test_a_stranger_learns_no_query(app: FastAPI) -> None:
     assert (reply.status, "query" in reply.json["detail"]) == (401, False)
 
 
-async def test_a_method_that_is_not_there_is_told_those_that_are(app: FastAPI) -> None:
+async def test_unknown_method_is_405_with_the_allowed_methods(app: FastAPI) -> None:
     reply = await ask(app, "operator", "PATCH", f"/v1/tenants/{OURS}")
     assert (reply.status, reply.headers["allow"]) == (405, "DELETE, GET, PUT")
 
@@ -170,9 +172,7 @@ def told(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("route", [*TABLE, *OPEN])
-async def test_nothing_of_another_tenant_is_told_to_a_tenants_admin(
-    app: FastAPI, route: str
-) -> None:
+async def test_tenant_admin_sees_no_data_of_another_tenant(app: FastAPI, route: str) -> None:
     method = route.partition(" ")[0]
     seen = set()
     for path, body in requests_of(route, operations(app.openapi())[route], VALUES, BODIES):
@@ -184,7 +184,7 @@ async def test_nothing_of_another_tenant_is_told_to_a_tenants_admin(
 
 
 @pytest.mark.parametrize(("who", "sees"), [("admin", False), ("operator", True)])
-def test_the_stream_tells_of_another_tenant_to_who_may_see_it(who: str, sees: bool) -> None:
+def test_stream_shows_another_tenant_only_with_the_right(who: str, sees: bool) -> None:
     place = Neighbours()
     with served(place) as town:
         town.do(place.settle())
@@ -208,7 +208,7 @@ async def test_the_canary_would_be_seen(app: FastAPI) -> None:
         assert CANARY in (await ask(app, "operator", "GET", path)).body.decode(), path
 
 
-async def test_who_governs_a_tenant_is_not_told_who_works_in_the_one_beside_it(
+async def test_right_to_update_a_tenant_does_not_show_users_of_its_sibling(
     town: Neighbours, app: FastAPI
 ) -> None:
     town.people.rights["governor"] = {("update", "tenants", each) for each in (PARENT, OURS)}
@@ -218,7 +218,7 @@ async def test_who_governs_a_tenant_is_not_told_who_works_in_the_one_beside_it(
     assert not leak(told(reply), CANARY)
 
 
-async def test_who_governs_a_tenant_without_reading_it_is_not_told_who_works_in_it(
+async def test_right_to_update_a_tenant_does_not_show_its_users(
     town: Neighbours, app: FastAPI
 ) -> None:
     town.people.rights["governor"] = {("update", "tenants", PARENT), ("delete", "tenants", OTHERS)}
@@ -242,7 +242,7 @@ async def test_who_governs_a_tenant_without_reading_it_is_not_told_who_works_in_
         ({("get", "tenants/queue", OURS)}, {None, "alice@example.com", "bob@example.com"}),
     ],
 )
-async def test_a_preview_shows_the_shares_of_users_to_who_may_see_them(
+async def test_preview_shows_shares_of_users_only_with_the_right_to_the_queue(
     town: Neighbours, app: FastAPI, rights: set[Right], shown: set[str | None]
 ) -> None:
     town.people.rights["governor"] = {("update", "tenants", PARENT), *rights}
@@ -261,7 +261,7 @@ async def test_a_preview_shows_the_share_of_the_user_in_the_request(
     assert (reply["before"], reply["after"]) == ({"name": OURS}, {"users": users, "name": OURS})
 
 
-async def test_who_may_get_a_tenant_sees_the_users_in_its_spec_and_no_others(
+async def test_right_to_get_a_tenant_shows_only_the_users_in_its_spec(
     town: Neighbours, app: FastAPI
 ) -> None:
     town.people.rights["reader"] = {("get", "tenants", OURS)}

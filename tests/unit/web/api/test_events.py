@@ -30,19 +30,19 @@ async def get(app: ASGIApp, path: str, token: str = "alices") -> Reply:
     return await call(app, "GET", path, headers={"authorization": f"Bearer {token}"})
 
 
-async def test_the_newest_events_come_first_and_others_are_announced() -> None:
+async def test_newest_events_are_first_and_older_ones_are_announced() -> None:
     found = (await get(cluster().app(), f"{PATH}?limit=2")).json
     assert [each["message"] for each in found["items"]] == ["event 2", "event 1"]
     assert found["more"]
 
 
-async def test_no_more_events_can_be_asked_for_than_are_read() -> None:
+async def test_limit_above_the_maximum_number_of_events_is_refused() -> None:
     app = cluster().app()
     assert (await get(app, f"{PATH}?limit={MOST_EVENTS}")).status == 200
     assert (await get(app, f"{PATH}?limit={MOST_EVENTS + 1}")).status == 400
 
 
-async def test_a_failed_read_says_what_cannot_be_read() -> None:
+async def test_events_that_cannot_be_read_are_reported_as_503() -> None:
     town = cluster()
     town.events.error = ClusterUnavailable("no answer")
     reply = await get(town.app(), PATH)
@@ -66,7 +66,7 @@ async def test_a_second_read_of_a_caller_waits_and_a_third_is_refused() -> None:
     assert (await get(app, PATH)).status == 200
 
 
-async def test_service_accounts_of_one_namespace_read_as_one_caller_and_delay_no_other() -> None:
+async def test_service_accounts_of_a_namespace_share_one_limit_of_event_reads() -> None:
     bots = [f"system:serviceaccount:team-a:bot-{number}" for number in range(3)]
     right = ("list", "lab:events", "")
     town = ApiCluster(rights=People({name: {right} for name in (*bots, "bob")}))

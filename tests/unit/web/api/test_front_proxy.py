@@ -140,7 +140,7 @@ async def serving(server: CertificateAuthority, folder: Path) -> AsyncIterator[S
         await task
 
 
-async def test_the_proxy_is_believed_and_says_who_asks(
+async def test_front_proxy_headers_set_the_identity_of_the_caller(
     served: Served, authority: CertificateAuthority
 ) -> None:
     headers = [
@@ -163,18 +163,18 @@ async def test_the_proxy_is_believed_and_says_who_asks(
     )
 
 
-async def test_nobody_is_believed_without_a_certificate(served: Served) -> None:
+async def test_connection_without_a_client_certificate_is_refused(served: Served) -> None:
     assert await served.ask(served.tls(None)) == (0, None)
 
 
-async def test_nobody_is_believed_with_the_certificate_of_another_authority(
+async def test_client_certificate_of_another_ca_is_refused(
     served: Served,
 ) -> None:
     other = new_authority("proxies", NOW, 1)
     assert await served.ask(served.tls(other)) == (0, None)
 
 
-async def test_nobody_is_believed_by_another_name(
+async def test_client_certificate_with_another_name_is_401(
     served: Served, authority: CertificateAuthority
 ) -> None:
     status, problem = await served.ask(served.tls(authority, "somebody"))
@@ -193,7 +193,7 @@ async def test_a_certificate_for_servers_is_no_proxys(
     assert await served.ask(context) == (0, None)
 
 
-async def test_a_proxy_that_names_nobody_asks_for_nobody(
+async def test_request_without_a_user_header_is_401(
     served: Served, authority: CertificateAuthority
 ) -> None:
     for headers in ({}, {"X-Remote-User": ""}, {"X-Forwarded-User": "alice"}):
@@ -202,14 +202,14 @@ async def test_a_proxy_that_names_nobody_asks_for_nobody(
         assert problem["detail"]
 
 
-async def test_before_the_proxy_is_known_nobody_is_believed(
+async def test_connection_is_refused_before_the_proxy_settings_are_known(
     server: CertificateAuthority, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     async with serving(server, tmp_path) as served:
         assert await served.ask(served.tls(authority)) == (0, None)
 
 
-async def test_an_authority_that_was_replaced_opens_the_door_no_more(
+async def test_certificate_of_a_replaced_proxy_ca_is_refused(
     served: Served, authority: CertificateAuthority
 ) -> None:
     old = served.tls(authority)
@@ -223,7 +223,7 @@ async def test_an_authority_that_was_replaced_opens_the_door_no_more(
     assert (await served.ask(served.tls(following)))[0] == 200
 
 
-async def test_an_authority_that_cannot_be_read_changes_nothing(
+async def test_invalid_proxy_ca_changes_nothing(
     served: Served, authority: CertificateAuthority
 ) -> None:
     served.door.trust_proxy(replace(PROXY, ca=b"no certificate"))
@@ -251,7 +251,7 @@ async def test_a_renewed_certificate_is_shown(
     assert (await served.ask(served.tls(later)))[0] == 200  # and presented by the next context too
 
 
-async def test_discovery_tells_the_group_and_holds_no_object(
+async def test_discovery_lists_the_group_without_resources(
     served: Served, authority: CertificateAuthority
 ) -> None:
     tls = served.tls(authority)
@@ -264,7 +264,7 @@ async def test_discovery_tells_the_group_and_holds_no_object(
     assert version["groupVersion"] == "api.fairgate.io/v1"
 
 
-async def test_nothing_else_is_behind_that_door(
+async def test_other_paths_are_404_at_the_front_proxy_endpoint(
     served: Served, authority: CertificateAuthority
 ) -> None:
     tls = served.tls(authority)
@@ -272,7 +272,7 @@ async def test_nothing_else_is_behind_that_door(
         assert (await served.ask(tls, path=path))[0] == 404
 
 
-def test_what_the_api_server_publishes_is_read() -> None:
+def test_proxy_settings_are_read_from_the_published_config_map() -> None:
     data = {
         "client-ca-file": "others",
         "requestheader-client-ca-file": "pem",

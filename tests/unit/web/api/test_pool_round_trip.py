@@ -36,7 +36,7 @@ def read(spec: dict[str, Any]) -> PoolObserved:
     return read_pool(msgspec.convert(document, objects.PoolObject), NOW)
 
 
-async def test_putting_back_what_was_got_of_a_pool_changes_nothing() -> None:
+async def test_put_of_a_pool_as_it_was_read_changes_nothing() -> None:
     assert WRITTEN.keys() == set(objects.PoolObjectSpec.__struct_encode_fields__), (
         "every field is tried"
     )

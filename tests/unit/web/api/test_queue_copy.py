@@ -51,7 +51,7 @@ async def test_a_lost_copy_is_a_problem_and_not_an_empty_queue(
     assert reply.headers["retry-after"] == seconds
 
 
-async def test_a_page_is_made_once_while_nothing_changes(
+async def test_page_is_read_once_while_nothing_changes(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
@@ -107,7 +107,7 @@ async def test_a_pod_that_the_engine_has_not_seen_is_listed(both: Both) -> None:
     assert rows[0]["reason"].startswith("queued: 1 of 2 in team-a/alice; ")
 
 
-async def test_priority_and_age_come_back_from_the_copy(both: Both) -> None:
+async def test_priority_and_age_are_restored_from_the_copy(both: Both) -> None:
     await both.see(pod("urgent", priority=1000, created_at=Millis(NOW - 1)))
     await both.see(pod("low", priority=-5, created_at=Millis(NOW - 2_000)))
     rows = (await both.get(PATHS[0])).json["items"]
@@ -138,7 +138,7 @@ async def test_encoded_answers_have_the_form_of_their_models(both: Both) -> None
     assert WorkloadModel.model_validate(why).model_dump(mode="json", by_alias=True) == why
 
 
-async def test_reads_ask_for_all_objects_before_a_named_one(both: Both) -> None:
+async def test_reads_check_the_right_to_all_objects_before_a_named_one(both: Both) -> None:
     asked: list[tuple[str, str]] = []
     granted = {("pods", "")}
 

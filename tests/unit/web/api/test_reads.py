@@ -67,7 +67,7 @@ async def items(both: Both, path: str) -> list[Any]:
     return found
 
 
-async def test_a_tenant_shows_what_is_configured_and_how_it_stands(both: Both) -> None:
+async def test_tenant_shows_its_configuration_and_current_use(both: Both) -> None:
     await both.see(pod("p1", gpus=2), pod("p2", gpus=2))
 
     reply = await both.get("/v1/tenants/team-a")
@@ -105,7 +105,7 @@ async def test_tenants_without_a_resource_are_listed_once_they_want_something(bo
     assert (those[1]["exists"], those[1]["parent"], those[1]["pending"]) == (False, "default", 1)
 
 
-async def test_an_unknown_tenant_is_404_to_who_may_know(both: Both) -> None:
+async def test_unknown_tenant_is_404_if_the_caller_may_read_all(both: Both) -> None:
     for path in ("", "/users", "/queue"):
         assert "nobody" in problem(await both.get(f"/v1/tenants/nobody{path}"))
         # A namespace owned by a tenant does not form its own tenant.
@@ -113,7 +113,7 @@ async def test_an_unknown_tenant_is_404_to_who_may_know(both: Both) -> None:
         assert (await both.get(f"/v1/tenants/ns.some{path}")).status == 200
 
 
-async def test_users_show_what_they_use_and_wait_for(both: Both) -> None:
+async def test_users_show_their_use_and_pending_workloads(both: Both) -> None:
     await both.see(pod("p1"), pod("p2", user="bob"), pod("p3", user="bob"))
 
     assert await items(both, "/v1/tenants/team-a/users") == [
@@ -178,7 +178,7 @@ async def test_a_queue_shows_each_user_in_their_own_order(both: Both) -> None:
     assert (await both.get("/v1/tenants/team-a/queue?user=bob")).json["pending"] == 2
 
 
-async def test_a_gang_is_one_of_a_queue(both: Both) -> None:
+async def test_gang_is_one_entry_of_the_queue(both: Both) -> None:
     gang = [pod(f"g{n}", gang="g", gang_size=3, created_at=NOW - n) for n in range(3)]
     await both.see(*gang[:2])
     (waits,) = await items(both, "/v1/tenants/team-a/queue")
@@ -213,7 +213,7 @@ async def test_a_list_in_parts_is_the_whole_list(both: Both, path: str) -> None:
     assert parts == whole
 
 
-async def test_nothing_is_lost_if_what_was_shown_last_is_gone(both: Both) -> None:
+async def test_paging_continues_if_the_last_shown_workload_is_gone(both: Both) -> None:
     pods = [pod(f"p{n}", created_at=NOW + n) for n in range(4)]
     await both.see(*pods)
     first = (await both.get("/v1/tenants/team-a/queue?limit=2")).json
@@ -242,7 +242,7 @@ async def test_a_token_that_cannot_be_sent_to_redis_is_a_problem(
     assert "not a token of this list" in problem(reply)
 
 
-async def test_a_pool_shows_its_nodes_and_what_is_free(both: Both) -> None:
+async def test_pool_shows_its_nodes_and_free_capacity(both: Both) -> None:
     (listed,) = await items(both, "/v1/pools")
     reply = await both.get("/v1/pools/h100")
 
@@ -290,7 +290,7 @@ class Past:
         return [QuotaThen("team-a", None, "9", "h100", {"nvidia.com/gpu": "1"}, {})]
 
 
-async def test_quotas_of_the_past_come_from_whoever_keeps_them(both: Both) -> None:
+async def test_quotas_at_a_past_time_come_from_the_stored_history(both: Both) -> None:
     both.context = replace(both.context, past_quotas=Past())
 
     then = await both.get("/v1/quotas?at=2023-11-14T22:13:00Z")
@@ -302,7 +302,7 @@ async def test_quotas_of_the_past_come_from_whoever_keeps_them(both: Both) -> No
     assert (await both.get("/v1/quotas?at=yesterday")).status == 400
 
 
-async def test_every_read_says_how_old_its_data_is(both: Both) -> None:
+async def test_every_read_reports_the_age_of_its_data(both: Both) -> None:
     for path in ("tenants", "tenants/team-a", "tenants/team-a/queue", "pools", "quotas"):
         assert (await both.get(f"/v1/{path}")).headers["fairgate-age"] == "0.412"
     assert "fairgate-age" not in (await both.get("/v1/tenants/nobody")).headers
@@ -341,7 +341,7 @@ async def test_a_replica_that_is_not_synced_denies_no_submitter_the_own_pod(both
     assert reply.headers["retry-after"]
 
 
-async def test_why_names_the_limit_and_what_would_change_it(both: Both) -> None:
+async def test_why_names_the_limit_and_the_remedies(both: Both) -> None:
     await both.see(pod("p", gpus=2))
 
     why = (await both.get("/v1/workloads/team-a/p")).json
@@ -363,7 +363,7 @@ class Foresees:
         return ""
 
 
-async def test_an_estimate_comes_from_whoever_looks_ahead(both: Both) -> None:
+async def test_estimate_comes_from_the_forecast(both: Both) -> None:
     both.context = replace(both.context, forecasts=Foresees())
     await both.see(pod("p"))
 
@@ -372,14 +372,14 @@ async def test_an_estimate_comes_from_whoever_looks_ahead(both: Both) -> None:
     assert why["estimateWithheld"] is None
 
 
-async def test_a_pod_that_runs_says_where_and_since_when(both: Both) -> None:
+async def test_running_pod_reports_its_node_and_release_time(both: Both) -> None:
     why = (await both.get("/v1/workloads/team-a/r1")).json
 
     assert (why["state"], why["rule"], why["position"]) == ("released", "released", 0)
     assert why["reason"] == "released to pool h100, on node n0 since 2023-11-14T22:13:19Z"
 
 
-async def test_an_adopted_pod_is_not_said_to_be_released_in_turn(both: Both) -> None:
+async def test_adopted_pod_is_not_reported_as_released_in_fair_order(both: Both) -> None:
     await both.see(
         replace(pod("old"), gates=(), release_annotation=RELEASE_ADOPTED, node=NodeName("n0"))
     )
@@ -388,7 +388,7 @@ async def test_an_adopted_pod_is_not_said_to_be_released_in_turn(both: Both) -> 
     assert "before Fairgate, or was released by hand" in why["reason"]
 
 
-async def test_room_that_the_leader_keeps_free_is_told_by_those_who_follow(both: Both) -> None:
+async def test_follower_reports_the_reservation_of_the_leader(both: Both) -> None:
     await both.see(pod("small", "team-b", user="eve"))
     room = {NodeName("n1"): {GPU: 8}}
     kept = PublishedReservation(PoolName("h100"), Uid("large"), TenantName("team-a"), room)

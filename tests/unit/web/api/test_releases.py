@@ -114,7 +114,7 @@ async def test_a_gap_and_the_first_entry_limit_the_complete_time(both: Both) -> 
     assert (await shown(both))["completeSince"].startswith("2023-11-14T22:03:20")
 
 
-async def test_only_a_week_and_a_bounded_number_of_releases_stay_in_memory() -> None:
+async def test_releases_in_memory_are_limited_to_a_week_and_a_number() -> None:
     stream = Stream()
     now = [NOW]
     reader = ReleaseReader(FakeTrail(stream), MANAGED, lambda: now[0], max_releases=2)
@@ -153,7 +153,7 @@ async def test_a_store_that_does_not_answer_is_reported(both: Both) -> None:
     assert (await get(both)).status == 503
 
 
-async def test_releases_are_summed_by_pool_and_can_be_those_of_one_pool(both: Both) -> None:
+async def test_releases_are_summed_by_pool_and_can_be_filtered_by_pool(both: Both) -> None:
     write(both.stream, release(3, 10, pool="h100"), release(2, 30, pool="h100"), release(1, 60))
     found = await shown(both)
     assert [(each["pool"], each["pods"], each["waitP90"]) for each in found["pools"]] == [

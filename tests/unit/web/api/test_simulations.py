@@ -93,7 +93,7 @@ async def test_the_live_engine_is_left_as_it_is(both: Both, simulations: WhatIfs
     assert both.engine.queries.view() == before
 
 
-async def test_a_tenant_nobody_knows_is_named(both: Both, simulations: WhatIfs) -> None:
+async def test_unknown_tenant_is_named_in_the_error(both: Both, simulations: WhatIfs) -> None:
     reply = await post(both, {"weights": {"team-x": "3"}})
     assert reply.status == 422
     assert "team-x" in problem(reply)
@@ -106,7 +106,7 @@ async def test_a_tenant_nobody_knows_is_named(both: Both, simulations: WhatIfs) 
     "body",
     [{"weights": {"team-a": "-1"}}, {"weights": {"team-a": "much"}}, {"hours": 0}, {"hours": 99}],
 )
-async def test_a_change_that_makes_no_sense_is_refused(both: Both, body: object) -> None:
+async def test_invalid_change_is_refused(both: Both, body: object) -> None:
     fake = Fake()
     both.context = replace(both.context, simulations=fake)
     assert (await post(both, body)).status == 422
@@ -122,7 +122,7 @@ async def test_only_tenants_that_the_caller_may_see_are_shown(
     assert b"team-b" not in reply.body
 
 
-async def test_a_simulation_tells_only_whether_a_tenant_exists_that_the_caller_may_not_see(
+async def test_simulation_reveals_only_the_existence_of_a_hidden_tenant(
     both: Both, simulations: WhatIfs
 ) -> None:
     both.rights.granted = {("create", "simulations")}
@@ -147,27 +147,27 @@ async def test_the_reviews_of_a_caller_with_few_rights_count_as_requests(both: B
     assert [(await post(both, {})).status for _ in range(2)] == [200, 429]
 
 
-async def test_who_may_not_simulate_is_told_the_right(both: Both) -> None:
+async def test_missing_right_to_simulate_is_named_in_the_error(both: Both) -> None:
     both.rights.granted = {("list", "tenants")}
     reply = await post(both, {})
     assert reply.status == 403
     assert "create simulations.fairgate.io" in problem(reply)
 
 
-async def test_too_many_callers_are_told_when_to_come_back(both: Both) -> None:
+async def test_too_many_simulations_are_429_with_retry_after(both: Both) -> None:
     both.context = replace(both.context, simulations=Fake(ForecastBusy("Several wait.", 4.2)))
     reply = await post(both, {})
     assert reply.status == 429
     assert reply.headers["retry-after"] == "5"
 
 
-async def test_a_simulation_that_fails_is_told_as_such(both: Both) -> None:
+async def test_failed_simulation_is_503_with_its_reason(both: Both) -> None:
     both.context = replace(both.context, simulations=Fake(ForecastFailed("It took too long.")))
     reply = await post(both, {})
     assert (reply.status, problem(reply)) == (503, "It took too long.")
 
 
-async def test_no_more_than_two_wait(both: Both) -> None:
+async def test_at_most_two_simulations_wait(both: Both) -> None:
     simulations = WhatIfs(lambda: both.engine.queries.snapshot(NOW), RunTimes)
     calls = [asyncio.create_task(simulations.compare(WeightChanges(), 1)) for _ in range(6)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -213,7 +213,7 @@ async def test_run_times_that_are_known_are_taken(both: Both) -> None:
     assert fared[A].started == fared[B].started == 40
 
 
-async def test_what_a_pod_declares_is_the_most_it_runs(both: Both) -> None:
+async def test_declared_max_runtime_limits_the_forecast_run_time(both: Both) -> None:
     await both.hear(*(ev.PodGone(NOW, held_pod(f"p{n:02}", "team-b").uid) for n in range(40)))
     pods = [held_pod(f"p{n:02}", "team-a", since=NOW - 1000, user="eve") for n in range(40)]
     await both.see(*(replace(pod, max_runtime=Millis(600_000)) for pod in pods))

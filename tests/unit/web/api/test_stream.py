@@ -138,7 +138,7 @@ async def told(town: ApiCluster) -> tuple[Any, Any]:
     return hello, state
 
 
-async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(
+async def test_stream_starts_with_the_caller_and_the_current_state(
     town: ApiCluster,
 ) -> None:
     hello, state = await told(town)
@@ -168,7 +168,7 @@ async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(
     assert state["leftOut"] == {"users": 0, "queues": 0, "nodes": 0}
 
 
-async def test_what_is_owed_is_told_with_guarantee_and_limit(town: ApiCluster) -> None:
+async def test_stream_has_fair_share_guarantee_and_limit_of_each_tenant(town: ApiCluster) -> None:
     _, state = await told(town)
 
     # The cluster has 272 units in total; an H100 counts 4. Guarantees take 16 and 8 H100s, that is
@@ -184,7 +184,7 @@ async def test_what_is_owed_is_told_with_guarantee_and_limit(town: ApiCluster) -
     assert vision["users"]["alice@example.com"]["owed"] == pytest.approx(research / 2, abs=1e-4)
 
 
-async def test_a_state_that_did_not_change_is_not_told_again(town: ApiCluster) -> None:
+async def test_unchanged_state_is_not_sent_again(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -192,7 +192,7 @@ async def test_a_state_that_did_not_change_is_not_told_again(town: ApiCluster) -
         assert await reader.part() == b": nothing changed\n\n"
 
 
-async def test_a_change_is_told(town: ApiCluster) -> None:
+async def test_changed_state_is_sent(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -202,7 +202,7 @@ async def test_a_change_is_told(town: ApiCluster) -> None:
     assert "ivan@example.com" in [user["name"] for user in state["users"]["teaching"]]
 
 
-async def test_a_slow_reader_gets_the_newest_and_nothing_else(town: ApiCluster) -> None:
+async def test_slow_reader_receives_only_the_newest_state(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -228,7 +228,7 @@ async def _passes(reader: Reader) -> bool:
     return reader.parts.empty()
 
 
-async def test_without_the_right_nothing_is_told(town: ApiCluster) -> None:
+async def test_stream_without_the_right_or_a_valid_token_is_refused(town: ApiCluster) -> None:
     town.rights.granted -= {("get", "stream")}
     async with listening(town) as reader:
         assert await reader.status() == 403
@@ -236,7 +236,7 @@ async def test_without_the_right_nothing_is_told(town: ApiCluster) -> None:
         assert (await call(town.app(), "GET", "/v1/stream", headers=headers)).status == 401
 
 
-async def test_another_tenants_data_is_never_told(town: ApiCluster) -> None:
+async def test_stream_omits_data_of_tenants_that_the_caller_may_not_see(town: ApiCluster) -> None:
     town.rights.granted = {("get", "stream"), ("get", "tenants/queue/robotics")}
 
     hello, state = await told(town)
@@ -250,7 +250,7 @@ async def test_another_tenants_data_is_never_told(town: ApiCluster) -> None:
     assert "erin@example.com" in said
 
 
-async def test_who_may_list_tenants_sees_no_users_of_theirs(town: ApiCluster) -> None:
+async def test_right_to_list_tenants_does_not_show_their_users(town: ApiCluster) -> None:
     town.rights.granted = {("get", "stream"), ("list", "tenants")}
 
     _, state = await told(town)
@@ -260,7 +260,7 @@ async def test_who_may_list_tenants_sees_no_users_of_theirs(town: ApiCluster) ->
     assert "@example.com" not in json.dumps({**state, "tenants": []})
 
 
-async def test_users_that_a_tenant_weighs_are_told_to_who_may_see_its_queue_only(
+async def test_users_with_a_weight_are_hidden_without_the_right_to_the_queue(
     town: ApiCluster,
 ) -> None:
     town.rights.granted = {("get", "stream"), ("list", "tenants")}
@@ -285,7 +285,7 @@ def api_server_goes(rights: Rights) -> None:
 @pytest.mark.parametrize(
     ("happens", "status"), [(token_expires, 401), (right_goes, 403), (api_server_goes, 503)]
 )
-async def test_it_ends_when_the_caller_may_listen_no_more(
+async def test_stream_ends_if_the_right_of_the_caller_cannot_be_confirmed(
     town: ApiCluster, happens: Callable[[Rights], None], status: int
 ) -> None:
     async with listening(town, UNTRUSTING) as reader:
@@ -325,7 +325,7 @@ async def test_each_event_is_in_the_description(town: ApiCluster) -> None:
     assert seen == parts.keys() == {"hello", "state", "end"}
 
 
-async def test_rights_that_change_change_what_is_told(town: ApiCluster) -> None:
+async def test_changed_rights_change_the_visible_state(town: ApiCluster) -> None:
     async with listening(town, UNTRUSTING) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -336,7 +336,7 @@ async def test_rights_that_change_change_what_is_told(town: ApiCluster) -> None:
         assert (name, state["pools"]) == ("state", [])
 
 
-async def test_it_ends_when_the_process_is_told_to_stop(town: ApiCluster) -> None:
+async def test_stream_ends_if_the_process_stops(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -345,7 +345,7 @@ async def test_it_ends_when_the_process_is_told_to_stop(town: ApiCluster) -> Non
             await reader.event()
 
 
-async def test_nobody_listens_too_often(town: ApiCluster) -> None:
+async def test_number_of_streams_of_one_caller_is_limited(town: ApiCluster) -> None:
     app = town.app(QUICK)
     readers = [Reader(app) for _ in range(MOST_PER_CALLER)]
     tasks = []
@@ -380,7 +380,7 @@ def test_beyond_the_most_that_may_listen_it_is_503() -> None:
     room.add_stream("c")
 
 
-async def test_a_reader_who_takes_nothing_in_loses_the_place(town: ApiCluster) -> None:
+async def test_stream_ends_if_its_client_reads_nothing(town: ApiCluster) -> None:
     reader = Reader(
         town.app(
             StreamTiming(
@@ -426,7 +426,7 @@ class Made:
         return state_for_rights(known, self.town.context(), sight)
 
 
-async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiCluster) -> None:
+async def test_callers_with_equal_rights_share_one_state_per_second(town: ApiCluster) -> None:
     made = Made(town)
     board = made.board()
     mine = VisibleState(False, False, frozenset({TenantName("robotics")}), False, False)
@@ -443,7 +443,7 @@ async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiClus
     assert made.made == 2
 
 
-async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: ApiCluster) -> None:
+async def test_state_that_is_slow_to_compute_is_computed_less_often(town: ApiCluster) -> None:
     made = Made(town, took=0.5)
     board = made.board()
     board.newest_state(EVERY)
@@ -455,7 +455,7 @@ async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: 
     assert made.made == 2
 
 
-async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: ApiCluster) -> None:
+async def test_state_that_is_slow_to_filter_is_computed_less_often(town: ApiCluster) -> None:
     made = Made(town, cutting=0.5)
     board = made.board()
     board.newest_state(EVERY)
@@ -487,7 +487,7 @@ async def test_time_alone_is_no_change(town: ApiCluster) -> None:
     assert board.newest_state(EVERY).version > first.version
 
 
-async def test_what_is_left_out_is_counted(town: ApiCluster) -> None:
+async def test_omitted_users_queues_and_nodes_are_counted(town: ApiCluster) -> None:
     more = [held(f"of-{n}", "vision", f"user-{n}") for n in range(dashboard_state.MOST_USERS)]
     await town.deliver(*more)
     with pytest.MonkeyPatch.context() as patch:
@@ -581,7 +581,7 @@ async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: ApiCluste
 # --- wait reasons ---
 
 
-async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: ApiCluster) -> None:
+async def test_rule_that_is_not_computed_yet_is_shown_as_queued(town: ApiCluster) -> None:
     queries = town.engine.queries
     hasty = WaitReasonCache(
         iter(range(100)).__next__, time_limit=1
@@ -597,7 +597,7 @@ async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: ApiClu
     assert hasty.backlogs(queries) == WaitReasonCache(lambda: 0.0).backlogs(queries)
 
 
-async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: ApiCluster) -> None:
+async def test_oldest_wait_reasons_are_computed_first(town: ApiCluster) -> None:
     queries = town.engine.queries
     hasty = WaitReasonCache(iter(range(1000)).__next__, time_limit=1)
     for _ in range(10):

@@ -251,13 +251,15 @@ async def test_pods_without_devices_are_not_held(both: Both, trials: TrialRuns) 
     assert (told["state"], told["startsNow"], told["pools"]) == ("unmanaged", 1, [])
 
 
-async def test_in_mode_observe_nothing_waits(both: Both, trials: TrialRuns) -> None:
+async def test_trial_in_mode_observe_reports_the_pod_as_unmanaged(
+    both: Both, trials: TrialRuns
+) -> None:
     await both.hear(ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
     told = (await post(both, (3, pod(8)))).json
     assert (told["state"], "only observes" in told["reason"]) == ("unmanaged", True)
 
 
-async def test_the_live_engine_stays_as_it_is(both: Both, trials: TrialRuns) -> None:
+async def test_trial_does_not_change_the_live_engine(both: Both, trials: TrialRuns) -> None:
     before = both.engine.queries.snapshot(NOW)
     await post(both, (3, pod(8)))
     assert both.engine.queries.snapshot(NOW) == before
@@ -286,7 +288,7 @@ async def test_the_right_to_create_the_pods_or_their_object_is_needed(
         [(1, {"spec": {"resourceClaims": [{"name": "gpu"}]}})],
     ],
 )
-async def test_what_is_no_pod_is_refused(both: Both, trials: TrialRuns, parts: Any) -> None:
+async def test_invalid_pod_is_refused(both: Both, trials: TrialRuns, parts: Any) -> None:
     reply = await post(both, *parts)
     assert reply.status == 422, reply.body
     assert problem(reply)

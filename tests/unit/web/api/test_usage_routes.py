@@ -97,11 +97,11 @@ async def test_a_run_that_ended_meanwhile_counts_once(app: ASGIApp, runs: FakeRu
     assert row["resourceSeconds"] == {"nvidia.com/gpu": "100"}
 
 
-async def test_nobody_knows_since_when_it_is_complete_before_a_leader_told(app: ASGIApp) -> None:
+async def test_complete_since_is_null_before_a_leader_reports(app: ASGIApp) -> None:
     assert (await get(app, "")).json["completeSince"] is None
 
 
-async def test_rows_carry_what_was_asked_for(app: ASGIApp, runs: FakeRuns) -> None:
+async def test_rows_have_the_requested_columns(app: ASGIApp, runs: FakeRuns) -> None:
     keep(runs, run("x", -100, -50))
     (row,) = (await get(app, "by=workload,node,user,pool")).json["items"]
     assert row == {
@@ -119,7 +119,7 @@ async def test_steps_give_a_series(app: ASGIApp, runs: FakeRuns) -> None:
     ]
 
 
-async def test_a_page_says_how_to_go_on_and_the_next_is_of_the_same_time(
+async def test_page_has_a_continue_token_and_all_pages_end_at_the_same_time(
     app: ASGIApp, runs: FakeRuns
 ) -> None:
     keep(runs, *(run(f"{i}", -100, user=f"u{i}") for i in range(5)))
@@ -132,7 +132,7 @@ async def test_a_page_says_how_to_go_on_and_the_next_is_of_the_same_time(
     assert {page["to"] for page in (first, second, third)} == {"2023-11-14T22:13:20Z"}
 
 
-async def test_who_may_see_one_tenant_sees_that_one(
+async def test_right_on_one_tenant_shows_only_its_usage(
     app: ASGIApp, runs: FakeRuns, rights: Rights
 ) -> None:
     rights.granted = {("get", "tenants/usage/a")}
@@ -190,13 +190,15 @@ async def test_csv_holds_no_formula(app: ASGIApp, runs: FakeRuns, name: str) -> 
         ("continue=WzEsMiwtM10", "continue: "),
     ],
 )
-async def test_what_makes_no_sense_is_told(app: ASGIApp, query: str, words: str) -> None:
+async def test_invalid_query_is_400_with_the_parameter(
+    app: ASGIApp, query: str, words: str
+) -> None:
     reply = await get(app, query)
     assert reply.status == 400
     assert words in reply.json["detail"]
 
 
-async def test_without_redis_there_is_no_answer(app: ASGIApp, runs: FakeRuns) -> None:
+async def test_request_without_redis_is_503(app: ASGIApp, runs: FakeRuns) -> None:
     runs.fails = True
     assert (await get(app, "")).status == 503
 

@@ -104,7 +104,7 @@ async def test_service_accounts_of_a_namespace_pay_for_their_reviews_together(
     await states.rights_of(Identity("alice"))  # another caller is not slowed down
 
 
-async def test_the_caller_of_an_open_stream_pays_nothing_for_its_renewal(
+async def test_rights_renewal_of_a_stream_does_not_count_in_the_rate_limit(
     readings: Readings,
 ) -> None:
     states = await readings.open()

@@ -63,7 +63,7 @@ async def test_pods_that_came_without_a_leader_are_listed(town: Town) -> None:
     assert (user["name"], user["pending"]) == ("bob@example.com", 3)
 
 
-async def test_a_late_page_builds_its_own_rows_only(
+async def test_late_page_builds_only_its_own_rows(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[QueueRow] = []

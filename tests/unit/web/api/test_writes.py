@@ -181,7 +181,7 @@ async def test_making_a_pool_and_changing_it_are_two_rights(
     assert (await ask(app, "some", "PUT", f"/v1/pools/{pool}", {"paused": True})).status == status
 
 
-async def test_without_a_token_nothing_is_written(app: ASGIApp) -> None:
+async def test_write_without_a_valid_token_is_401(app: ASGIApp) -> None:
     for method, path, body in ROUTES.values():
         for who in ("stranger", ""):
             assert (await ask(app, who, method, path.format("team-a"), body)).status == 401
@@ -199,7 +199,7 @@ async def test_a_write_is_its_callers_deed(app: ASGIApp, resources: FakeResource
     assert spec["quotas"] == TEAM_A["quotas"]
 
 
-async def test_a_deletion_is_told_with_its_callers_name(
+async def test_deletion_is_recorded_with_the_name_of_its_caller(
     app: ASGIApp, reporter: FakeReporter
 ) -> None:
     for who, path in [
@@ -223,7 +223,7 @@ async def test_names_of_users_may_hold_anything(app: ASGIApp, resources: FakeRes
     assert reply.json["users"][-1]["name"] == "https://issuer.example/a b#ü"
 
 
-async def test_who_moves_a_tenant_needs_the_right_on_both_parents(
+async def test_moving_a_tenant_requires_the_right_on_both_parents(
     app: ASGIApp, people: People
 ) -> None:
     people.rights["other"] = {("update", "tenants", "top")}
@@ -234,7 +234,7 @@ async def test_who_moves_a_tenant_needs_the_right_on_both_parents(
     assert (await ask(app, "both", "PUT", "/v1/tenants/team-a", moved)).status == 200
 
 
-async def test_who_weighs_users_may_put_the_whole_tenant_with_nothing_else_changed(
+async def test_right_to_weigh_users_allows_a_put_that_changes_only_user_weights(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     written_otherwise = {
@@ -258,13 +258,13 @@ async def test_governing_a_tenant_is_not_weighing_its_users(app: ASGIApp) -> Non
     assert "tenants/users.fairgate.io team-a" in problem(reply)
 
 
-async def test_what_changes_nothing_is_not_written(app: ASGIApp, resources: FakeResources) -> None:
+async def test_write_without_a_change_is_not_stored(app: ASGIApp, resources: FakeResources) -> None:
     before = resources.version
     reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a/weight", {"weight": "2.0"})
     assert (reply.status, resources.version) == (200, before)
 
 
-async def test_a_tag_changes_with_what_is_configured_and_not_with_the_status(
+async def test_etag_changes_with_the_spec_and_not_with_the_status(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     path = "/v1/tenants/team-a/weight"
@@ -312,14 +312,14 @@ async def test_a_condition_without_a_tag_in_quotes_is_refused(
     assert problem(reply).startswith(f"{header}: this is no ETag; write the ETag with its quotes")
 
 
-async def test_a_weak_tag_matches_nothing(app: ASGIApp) -> None:
+async def test_weak_etag_does_not_match(app: ASGIApp) -> None:
     path = "/v1/tenants/team-a/weight"
     tag = (await ask(app, "operator", "PUT", path, WEIGHT)).headers["etag"]
     reply = await ask(app, "operator", "PUT", path, {"weight": "8"}, if_match=f"W/{tag}")
     assert reply.status == 412
 
 
-async def test_a_race_is_tried_again_and_told_in_the_end(
+async def test_write_conflict_is_retried_and_finally_reported_as_409(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     path, races = "/v1/tenants/team-a/weight", [3]
@@ -352,7 +352,7 @@ async def test_a_race_that_is_lost_to_another_edit_is_no_match(
     assert reply.status == 412
 
 
-async def test_rights_are_asked_again_when_a_race_moves_the_tenant(
+async def test_rights_are_checked_again_if_a_race_moves_the_tenant(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     def race(name: str) -> None:
@@ -364,7 +364,7 @@ async def test_rights_are_asked_again_when_a_race_moves_the_tenant(
     assert reply.status == 403
 
 
-async def test_a_dry_run_writes_nothing_and_tells_what_would_change(
+async def test_dry_run_writes_nothing_and_shows_the_change(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     path = "/v1/tenants/team-a"
@@ -408,7 +408,7 @@ BAD: list[tuple[str, Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "named"), BAD)
-async def test_what_cannot_be_stored_is_told(
+async def test_body_that_cannot_be_stored_is_refused_with_its_field(
     app: ASGIApp, path: str, body: Any, status: int, named: str
 ) -> None:
     reply = await ask(app, "operator", "PUT", path, body)
@@ -417,7 +417,7 @@ async def test_what_cannot_be_stored_is_told(
 
 
 @pytest.mark.parametrize("pair", [b'"\\ud800"', b'"\xed\xa0\x80"'], ids=["escaped", "raw"])
-async def test_text_that_is_no_unicode_is_refused_before_rights_are_asked(
+async def test_invalid_unicode_is_refused_before_rights_are_checked(
     app: ASGIApp, pair: bytes
 ) -> None:
     head = {"authorization": "Bearer nobody", "content-type": "application/json"}
@@ -435,7 +435,7 @@ async def test_a_body_that_is_nested_too_deeply_is_refused(app: ASGIApp) -> None
         assert reply.status in (400, 422)
 
 
-async def test_what_is_no_json_is_400(app: ASGIApp) -> None:
+async def test_invalid_json_is_400(app: ASGIApp) -> None:
     head = {"authorization": "Bearer operator", "content-type": "application/json"}
     for body in (b"{", b"[" * 100_000):
         reply = await call(app, "PUT", "/v1/tenants/team-a/weight", body, head)
@@ -443,7 +443,7 @@ async def test_what_is_no_json_is_400(app: ASGIApp) -> None:
         assert problem(reply)
 
 
-async def test_a_body_is_json_whether_that_is_said_or_not(app: ASGIApp) -> None:
+async def test_only_json_or_no_content_type_is_accepted(app: ASGIApp) -> None:
     path, body = "/v1/tenants/team-a/weight", b'{"weight": "4"}'
     kinds = {
         "": 200, "application/json; charset=utf-8": 200,
@@ -465,7 +465,7 @@ async def test_a_body_is_bounded(app: ASGIApp) -> None:
     assert problem(reply)
 
 
-async def test_a_write_without_an_answer_is_told_as_unknown(
+async def test_write_without_a_response_is_503_with_an_unknown_result(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     resources.deaf = True
@@ -475,7 +475,7 @@ async def test_a_write_without_an_answer_is_told_as_unknown(
         assert "not known" in problem(reply)
 
 
-async def test_an_api_server_that_cannot_be_asked_opens_no_door(
+async def test_write_is_503_if_the_api_server_cannot_check_rights(
     app: ASGIApp, people: People
 ) -> None:
     people.fails = True
@@ -492,7 +492,7 @@ async def test_a_refused_read_is_no_absence(app: ASGIApp, resources: FakeResourc
     assert reply.status == 503
 
 
-async def test_headers_of_the_front_proxy_mean_nothing_at_the_direct_door(
+async def test_front_proxy_headers_are_ignored_at_the_direct_endpoint(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     forged = {"x-remote-user": "operator", "x-remote-group": "system:masters"}
@@ -515,7 +515,7 @@ async def test_the_aggregated_path_is_none_of_the_direct_door(app: ASGIApp) -> N
     assert (await ask(app, "operator", "PUT", path, WEIGHT)).status == 404
 
 
-async def test_to_let_pods_wait_again_is_no_right_of_who_weighs_users(
+async def test_right_to_weigh_users_does_not_allow_removing_max_pending(
     app: ASGIApp, resources: FakeResources
 ) -> None:
     resources.put("tenants", "team-a", {**TEAM_A, "maxPending": 0})
@@ -527,7 +527,7 @@ async def test_to_let_pods_wait_again_is_no_right_of_who_weighs_users(
     assert resources.objects["tenants", "team-a"]["spec"]["maxPending"] == 0
 
 
-async def test_who_may_not_see_a_tenant_is_not_told_its_parent(app: ASGIApp) -> None:
+async def test_refusal_does_not_reveal_the_parent_of_a_hidden_tenant(app: ASGIApp) -> None:
     replies = [
         await ask(app, "nobody", "PUT", f"/v1/tenants/{name}/weight", WEIGHT)
         for name in ("team-a", "nowhere")
@@ -539,7 +539,7 @@ async def test_who_may_not_see_a_tenant_is_not_told_its_parent(app: ASGIApp) -> 
     )
 
 
-async def test_who_may_not_get_a_tenant_gets_back_what_it_sent(app: ASGIApp) -> None:
+async def test_caller_without_get_on_a_tenant_receives_only_its_own_fields(app: ASGIApp) -> None:
     path = "/v1/tenants/team-a"
     dry = await ask(app, "steward", "PUT", f"{path}/weight?dryRun=true", WEIGHT)
     assert dry.json == {
@@ -559,7 +559,7 @@ async def test_who_may_not_get_a_tenant_gets_back_what_it_sent(app: ASGIApp) -> 
     assert (gone.json["before"], gone.json["after"]) == ({"name": "team-a"}, None)
 
 
-async def test_who_may_get_a_tenant_gets_it_as_stored(
+async def test_caller_with_get_on_a_tenant_receives_it_as_stored(
     app: ASGIApp, people: People, resources: FakeResources
 ) -> None:
     people.rights["steward"].add(("get", "tenants", "team-a"))

@@ -153,7 +153,7 @@ async def test_only_a_certificate_of_the_callers_ca_gets_in(
 
 
 @on_uvloop
-async def test_without_a_callers_ca_everybody_gets_in(
+async def test_connection_is_accepted_without_a_certificate_if_no_ca_is_set(
     server: CertificateAuthority, tmp_path: Path
 ) -> None:
     async with (
@@ -195,14 +195,16 @@ def test_a_callers_ca_that_is_none_is_refused(server: CertificateAuthority, tmp_
 
 
 @on_uvloop
-async def test_who_never_shakes_hands_is_dropped_in_time(server: CertificateAuthority) -> None:
+async def test_connection_without_a_handshake_is_closed_in_time(
+    server: CertificateAuthority,
+) -> None:
     limits = Limits(handshake_seconds=SOON)
     async with serving(limits, context_of(server)) as port, connected(port) as silent:
         assert await closed(silent) == b""
 
 
 @on_uvloop
-async def test_handshakes_that_never_end_keep_nobody_out(
+async def test_unfinished_handshakes_do_not_block_other_callers(
     server: CertificateAuthority, tmp_path: Path
 ) -> None:
     limits = Limits(handshakes=3)
@@ -229,7 +231,7 @@ async def test_headers_that_do_not_end_close_the_connection(begun: bytes) -> Non
 
 
 @on_uvloop
-async def test_without_tls_who_says_nothing_is_closed_as_soon() -> None:
+async def test_silent_connection_without_tls_is_closed_in_time() -> None:
     async with serving(Limits(header_seconds=SOON)) as port, connected(port) as connection:
         assert await closed(connection) == b""
 
@@ -261,7 +263,7 @@ async def test_headers_beyond_the_limit_are_431(head: bytes) -> None:
 
 
 @on_uvloop
-async def test_headers_within_the_limit_are_counted_anew_for_each_request() -> None:
+async def test_header_limit_applies_to_each_request_separately() -> None:
     async with serving(Limits(header_bytes=60)) as port, connected(port) as connection:
         for _ in range(5):
             assert (await ask(connection)).startswith(ANSWER)
@@ -281,7 +283,7 @@ async def test_a_body_in_driblets_ends_in_time() -> None:
 
 
 @on_uvloop
-async def test_the_connection_idle_for_longest_makes_room() -> None:
+async def test_connection_idle_for_longest_is_closed_at_the_limit() -> None:
     async with serving(Limits(connections=3)) as port:
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         for connection in opened:
@@ -298,7 +300,7 @@ async def test_the_connection_idle_for_longest_makes_room() -> None:
 
 
 @on_uvloop
-async def test_who_dawdles_goes_before_who_is_idle() -> None:
+async def test_connection_with_a_partial_request_is_closed_before_an_idle_one() -> None:
     async with serving(Limits(connections=2)) as port:
         idle = await asyncio.open_connection("127.0.0.1", port)
         assert (await ask(idle)).startswith(ANSWER)

@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_who_is_silent_for_two_seconds_may_ask_for_them_at_once() -> None:
+def test_burst_of_two_seconds_of_requests_is_allowed_after_silence() -> None:
     clock = Clock()
     paced = RateLimit(5, clock)
     assert [paced.count_request("a") for _ in range(10)] == [0] * 10
@@ -37,7 +37,7 @@ def test_who_is_silent_for_two_seconds_may_ask_for_them_at_once() -> None:
     assert sum(paced.count_request("a") == 0 for _ in range(100)) == 10
 
 
-def test_one_caller_slows_down_no_other() -> None:
+def test_rate_limit_of_one_caller_does_not_affect_another() -> None:
     paced = RateLimit(1, Clock())
     assert [paced.count_request("a") == 0 for _ in range(4)] == [True, True, False, False]
     assert paced.count_request("b") == 0
@@ -76,7 +76,7 @@ async def ask(app: FastAPI, token: str) -> Reply:
     return await call(app, "GET", "/", b"", {"authorization": f"Bearer {token}"})
 
 
-async def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+async def test_caller_over_the_rate_limit_gets_429_with_retry_after() -> None:
     clock, people = Clock(), People({"alice": set(), "bob": set()})
     app = app_of(Access(people, RateLimit(1, clock)))
     assert [(await ask(app, "alice")).status for _ in range(3)] == [200, 200, 429]
@@ -115,7 +115,7 @@ async def test_service_accounts_of_a_namespace_share_one_limit() -> None:
     assert [(await ask(app, name)).status for name in names] == [429, 429, 200]
 
 
-async def test_bad_tokens_are_not_asked_about_without_end() -> None:
+async def test_checks_of_bad_tokens_are_limited_per_address() -> None:
     people = People({"alice": set()})
     app = app_of(Access(people, address_limit=RateLimit(2, Clock())))
     statuses = [(await ask(app, f"guess-{number}")).status for number in range(10)]
@@ -123,7 +123,7 @@ async def test_bad_tokens_are_not_asked_about_without_end() -> None:
     assert people.asked == 4
 
 
-async def test_bad_tokens_that_come_at_once_are_not_asked_about_without_end() -> None:
+async def test_checks_of_concurrent_bad_tokens_are_limited_per_address() -> None:
     people = People({"alice": set()})
     app = app_of(Access(people, address_limit=RateLimit(2, Clock())))
     replies = await asyncio.gather(*(ask(app, f"guess-{number}") for number in range(10)))
@@ -137,7 +137,7 @@ async def test_good_tokens_do_not_count_as_bad_ones() -> None:
     assert [(await ask(app, "alice")).status for _ in range(10)] == [200] * 10
 
 
-async def test_who_was_let_in_is_no_stranger_whoever_else_comes_from_there() -> None:
+async def test_known_caller_is_not_blocked_by_bad_tokens_from_its_address() -> None:
     people = People({"alice": set()})
     app = app_of(Access(people, address_limit=RateLimit(1, Clock())))
     assert (await ask(app, "alice")).status == 200

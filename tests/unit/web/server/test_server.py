@@ -83,7 +83,7 @@ def get(connection: http.client.HTTPConnection, path: str = "/") -> tuple[int, s
     return response.status, response.getheader("connection"), response.read()
 
 
-async def test_several_listeners_answer_and_tell_their_ports() -> None:
+async def test_several_listeners_respond_and_report_their_ports() -> None:
     servers = Servers(
         [
             Listener("ops", ops_app({}, Liveness(), None), LOOPBACK),

@@ -10,7 +10,7 @@ from app.web.webhook.cache import WebhookCache
 NOW = Millis(0)
 
 
-async def test_pods_are_held_unless_the_policy_says_observe() -> None:
+async def test_pods_are_held_unless_the_mode_is_observe() -> None:
     view = WebhookCache()
     assert not view.is_observing
     await view.put(PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
@@ -38,7 +38,7 @@ async def test_the_mode_of_the_installation_applies_if_the_policy_sets_none() ->
     assert view.is_observing
 
 
-async def test_who_asks_for_the_mode_is_not_ready_without_it() -> None:
+async def test_cache_that_watches_policies_is_not_ready_before_they_are_read() -> None:
     view = WebhookCache([WatchedSource.TENANTS, WatchedSource.POLICIES])
     await view.put(SourceFresh(NOW, WatchedSource.TENANTS))
     assert not view.is_ready

@@ -63,7 +63,7 @@ async def test_a_gpu_pod_is_held(app: ASGIApp) -> None:
     assert held["metadata"]["annotations"]["fairgate.io/submitter"] == "alice"
 
 
-async def test_a_null_field_is_read_as_an_absent_one(app: ASGIApp) -> None:
+async def test_null_field_is_read_as_absent(app: ASGIApp) -> None:
     pod = gpu_pod(labels={"app": None}, namespace=None) | {"status": None}
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": None}
     user = {"username": "alice", "groups": None}
@@ -91,7 +91,7 @@ async def test_a_template_with_null_fields_is_stamped(app: ASGIApp) -> None:
 
 
 @pytest.mark.parametrize(("caller", "submitter"), [("alice", False), (REPLICATION, True)])
-async def test_who_only_observes_lets_pods_pass_but_not_what_is_forged_for_later(
+async def test_observe_admits_pods_ungated_but_removes_forged_annotations(
     caller: str, submitter: bool
 ) -> None:
     view = await ready_view()
@@ -118,7 +118,7 @@ async def test_who_only_observes_lets_pods_pass_but_not_what_is_forged_for_later
     ("spec", "warned"),
     [({}, ""), ({"nodeName": "n"}, "nodeName"), ({"schedulerName": "mine"}, "the scheduler mine")],
 )
-async def test_observe_warns_only_of_what_a_held_pod_would_be_refused_for(
+async def test_observe_warns_only_if_a_held_pod_would_be_refused(
     spec: dict[str, str], warned: str
 ) -> None:
     view = await ready_view()
@@ -156,7 +156,9 @@ async def test_a_body_may_arrive_in_parts(app: ASGIApp) -> None:
         review(None, operation="DELETE"),
     ],
 )
-async def test_what_is_not_ours_passes_untouched(app: ASGIApp, body: Any) -> None:
+async def test_review_outside_the_scope_of_fairgate_is_allowed_without_a_patch(
+    app: ASGIApp, body: Any
+) -> None:
     assert await answer(app, body) == {"uid": UID, "allowed": True}
 
 
@@ -166,7 +168,7 @@ async def test_a_dry_run_is_answered_like_any_other(app: ASGIApp) -> None:
     )
 
 
-async def test_forged_keys_come_back_as_short_warnings(app: ASGIApp) -> None:
+async def test_forged_keys_are_reported_in_few_short_warnings(app: ASGIApp) -> None:
     forged = {f"fairgate.io/{'x' * 40}{i}": "1" for i in range(100)}
 
     warnings = (await answer(app, review(gpu_pod(annotations=forged))))["warnings"]
@@ -190,7 +192,7 @@ async def test_a_creation_without_a_pod_is_refused(app: ASGIApp) -> None:
     assert (await answer(app, review(None)))["status"]["code"] == 422
 
 
-async def test_a_webhook_that_knows_no_tenants_yet_refuses_only_what_it_would_hold() -> None:
+async def test_webhook_without_tenants_refuses_only_pods_that_it_would_hold() -> None:
     app = app_of(WebhookCache())
 
     refused = await answer(app, review(gpu_pod()))
@@ -217,7 +219,7 @@ async def test_a_webhook_that_knows_no_tenants_yet_refuses_only_what_it_would_ho
         b'{"request":' * 50_000,
     ],
 )
-async def test_a_malformed_body_is_400_and_one_sentence(app: ASGIApp, body: bytes) -> None:
+async def test_malformed_body_is_400_with_one_sentence(app: ASGIApp, body: bytes) -> None:
     reply = await post(app, body)
 
     assert reply.status == 400
@@ -254,7 +256,9 @@ async def test_only_post_is_answered(app: ASGIApp, method: str) -> None:
     assert (await call(app, method, "/admit", b"", JSON)).status == 405
 
 
-async def test_a_body_beyond_the_limit_is_a_refusal_if_the_uid_can_be_told(app: ASGIApp) -> None:
+async def test_body_beyond_the_limit_is_refused_as_a_review_if_the_uid_is_found(
+    app: ASGIApp,
+) -> None:
     raw = msgspec.json.encode(review(gpu_pod(annotations={"x": "y" * BODY_LIMIT})))
 
     response = await answer(app, [raw[i : i + 2**20] for i in range(0, len(raw), 2**20)])
@@ -291,7 +295,9 @@ class Broken(WebhookCache):
         raise RuntimeError(namespace)
 
 
-async def test_a_defect_refuses_the_pod_and_says_no_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_refuses_the_pod_without_details(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     view = Broken()
     await view.put(SourceFresh(NOW, WatchedSource.TENANTS))
 
@@ -305,7 +311,7 @@ async def test_a_defect_refuses_the_pod_and_says_no_more(caplog: pytest.LogCaptu
     assert [record.message for record in caplog.records] == ["could not judge a request"]
 
 
-async def test_max_pending_is_judged_by_what_the_status_says() -> None:
+async def test_max_pending_is_compared_with_the_pending_count_of_the_status() -> None:
     tenant = Tenant(TenantName("a"), NOW, namespaces=("team-a",), max_pending=3)
     view = await ready_view(TenantObserved(NOW, tenant, pending=3))
 
@@ -317,7 +323,7 @@ async def test_max_pending_is_judged_by_what_the_status_says() -> None:
     assert (await answer(app_of(view), review(gpu_pod())))["allowed"] is True
 
 
-async def test_the_view_follows_tenants_as_they_come_and_go() -> None:
+async def test_cache_follows_observed_and_deleted_tenants() -> None:
     tenant = Tenant(TenantName("a"), NOW, namespaces=("team-a",), max_pending=3)
     view = await ready_view(TenantObserved(NOW, tenant, pending=1))
 
@@ -377,7 +383,7 @@ async def test_a_held_pod_gets_the_twin_of_its_class() -> None:
     assert TWIN.items() <= held["spec"].items()
 
 
-async def test_a_pod_whose_twin_is_not_there_yet_may_come_again_after_a_second() -> None:
+async def test_pod_without_a_twin_of_its_class_is_refused_with_retry_after() -> None:
     app = await app_with(PriorityClass("high", 1000))
 
     response = await answer(app, review(of_class(ORIGINAL)))
@@ -387,7 +393,7 @@ async def test_a_pod_whose_twin_is_not_there_yet_may_come_again_after_a_second()
     assert response["status"]["details"] == {"retryAfterSeconds": 1}
 
 
-async def test_where_twins_are_not_wanted_a_pod_keeps_its_class(app: ASGIApp) -> None:
+async def test_pod_keeps_its_priority_class_if_twins_are_off(app: ASGIApp) -> None:
     pod = of_class(ORIGINAL)
 
     assert ORIGINAL.items() <= patched(pod, await answer(app, review(pod)))["spec"].items()
@@ -449,7 +455,7 @@ async def test_a_refused_pod_without_a_name_is_reported_with_its_controller() ->
     assert [example for _, _, example in heard.reports] == ["Job/train", "", ""]
 
 
-async def test_a_refusal_is_reported_with_who_where_what_and_why() -> None:
+async def test_refusal_is_reported_with_user_namespace_operation_and_reason() -> None:
     app, heard = await reporting()
     await answer(app, review(bound(), name="p", resource={"resource": "pods"}))
     [(entry_type, facts, example)] = heard.reports
@@ -459,7 +465,7 @@ async def test_a_refusal_is_reported_with_who_where_what_and_why() -> None:
     assert "spec.nodeName" in str(facts["why"])
 
 
-async def test_what_passes_or_is_only_tried_is_not_reported() -> None:
+async def test_admitted_and_dry_run_reviews_are_not_reported() -> None:
     app, heard = await reporting()
     await answer(app, review(gpu_pod()))
     await answer(app, review(bound(), dryRun=True))
