@@ -400,8 +400,17 @@ class Engine:
             # The gate of a terminating pod may have gone in an update that is not known here.
             self._process_pod_state(tracked, new=not pod.terminating)
         else:
-            self._registry.update_pod(known, with_known_exclusions(pod, known.pod), life)
+            current = with_known_exclusions(pod, known.pod)
+            if life is PodState.USING and known.state is not life:
+                self._use(known, current)
+            else:
+                self._registry.update_pod(known, current, life)
             self._process_pod_state(known, new=False)
+
+    def _use(self, tracked: PodRecord, pod: Pod) -> None:
+        """Record that a pod was released."""
+        self._registry.update_pod(tracked, pod, PodState.USING)
+        self._cycle.reservations.forget_released(tracked)
 
     def _process_pod_state(self, tracked: PodRecord, new: bool) -> None:
         """Record a held pod, or check of another whether it was released and a node takes it."""
@@ -463,8 +472,7 @@ class Engine:
                 pod = replace(
                     known.pod, gates=(), release_annotation=intent.stamp, pool=intent.pool
                 )
-                self._registry.update_pod(known, pod, PodState.USING)
-                self._cycle.reservations.record_released(known)
+                self._use(known, pod)
                 waited = max(0, at - known.pod.created_at) // 1000
                 awaits = self._usage.awaited_pool(known.allocation) is not None
                 text = release_text(intent.pool, waited, awaits)

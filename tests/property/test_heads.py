@@ -25,7 +25,7 @@ ONE = (1, 1)
 
 @dataclass
 class Forest:
-    """A random tree of tenants over three pools, with users, and with some work that may stay."""
+    """A random tree of tenants and users over three pools. Some work is not preemptible."""
 
     random: Random
     has_limits: bool
@@ -82,7 +82,7 @@ class Forest:
 
 @pytest.mark.parametrize("seed", range(cases(12, 150)))
 def test_heads_are_the_same_as_after_a_new_computation(seed: int) -> None:
-    """Limits at any level may block work, and guarantees work that is not preemptible."""
+    """A limit at any level may block a head. So may a guarantee, if the head is not preemptible."""
     forest = Forest(Random(seed), has_limits=seed % 2 == 1)
     several = 0
     for step in range(STEPS):
@@ -93,4 +93,5 @@ def test_heads_are_the_same_as_after_a_new_computation(seed: int) -> None:
             if leaf.queue:
                 assert leaf.head == forest.tree._head_of(leaf)
                 several += leaf.head is not None and len(leaf.head[1].pools) > 1
+    # Not empty: some head had a choice of pools.
     assert several or all(len(shape.pools) == 1 for shape in forest.shapes)

@@ -277,6 +277,7 @@ def test_a_notice_changes_no_rule_of_reclaim() -> None:
     seen: Counter[str] = Counter()
     for seed in range(NOTICED):
         seen += search(seed, notices=True)
+    # The search must not become empty: a thousand clusters have 910, 58 and 309 of these.
     assert seen["evicted"] > NOTICED / 2
     assert seen["several"] >= NOTICED / 50
     assert seen["noticed"] > NOTICED / 10
@@ -396,3 +397,17 @@ def test_check_after_an_eviction_notice_recomputes_victims_and_cause(own: int, c
     drive.run(1000)
     evicted, *_ = (each for each in drive.decisions if isinstance(each, Evicted))
     assert (evicted.uid, evicted.cause) == ({"fair": "b1"}.get(cause, "a1"), cause)
+
+
+def test_reclaim_from_own_lower_priority_protects_no_pod() -> None:
+    """The user loses only its own pods, so a still higher priority may follow at once."""
+    rules = Policy(within_queue=WithinQueue.LOWER_PRIORITY, min_runtime=Millis(0))
+    drive = Drive(rules)
+    drive.site("n", Site(POOL, {GPU: 2}))
+    drive.team(Team("a"))
+    drive.place(Job("o", "a", "u", 0, {GPU: 2}), POOL, "n", -1, 1)
+    for priority in (1, 2):
+        drive.submit(Job(f"x{priority}", "a", "u", drive.now, {GPU: 2}, priority))
+        drive.run(drive.now + 1000)
+    evicted = [each.uid for each in drive.decisions if isinstance(each, Evicted)]
+    assert evicted == ["o", "x1"]

@@ -492,8 +492,9 @@ class ShareTree:
     def _mark_multi_pool_users(self) -> None:
         """Mark multi-pool heads as stale whose pool may be another one after changes of usage.
 
-        Without limits and closures, the pool depends on the tenant and the class only. The
-        guarantees of all tenants above a workload that is not preemptible may block it.
+        Without limits and closures, the pool depends on the tenant and the class only. The limits of
+        all tenants above may block a workload, and their guarantees one that is not preemptible.
+        The root has neither.
         """
         changed, heads = self._changed_borrowers, self._multi_pool_heads
         for shape, tenant, users in heads.by_class_and_tenant() if changed else ():

@@ -44,7 +44,7 @@ from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, CooldownReports, R
 from app.core.scheduling.release_window import ReleaseWindow
 from app.core.scheduling.reservation import MAX_AVOIDED_NODES, Reservation, Reservations
 from app.core.scheduling.selection import WorkloadSelector
-from app.core.scheduling.victims import ReclaimPlan
+from app.core.scheduling.victims import ReclaimPlan, losing_tenants
 from app.core.well_known import LABEL_POOL
 
 NO_POOL = PoolName("")
@@ -451,7 +451,7 @@ class SchedulingCycle:
         beneficiary = workload.pods_to_release[0].ref
         judged = zip(plan.victims, plan.weighted_shares, strict=True)
         victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
-        self.reservations.exclusive[pool] = Reservation(
+        reservation = self.reservations.exclusive[pool] = Reservation(
             queue_key,
             leaf,
             shape,
@@ -461,7 +461,7 @@ class SchedulingCycle:
             is_exclusive=True,
             victims={t.pod.uid for t, _, _ in victims} | plan.terminating,
             active_since=self._registry.usage.now,
-            losing_tenants=frozenset(v.leaf.tenant for v in plan.victims),
+            losing_tenants=losing_tenants(plan.victims),
         )
         orders: list[EvictForReclaim] = []
         for tracked, cause, compared in victims:
@@ -472,11 +472,11 @@ class SchedulingCycle:
             orders.append(
                 EvictForReclaim(tracked.ref, *whose, cause, pool, compared, len(victims), overrides)
             )
-        reservation = self.reservations.exclusive[pool]
         return self.evictions.notices.start_reclaim(reservation, plan.victims, orders)
 
     def _is_closed_out(self, reservation: Reservation) -> bool:
-        return self._registry.usage.closed_pools.is_user_closed_out(
+        uid, closed = reservation.owner.uid, self._registry.usage.closed_pools
+        return self._registry.are_claims_unsettled(uid) or closed.is_user_closed_out(
             reservation.leaf, reservation.equivalence_class, reservation.pool
         )
 

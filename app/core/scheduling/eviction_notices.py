@@ -26,7 +26,7 @@ from app.core.model import Millis, PoolName, Uid
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reservation import Reservation, Reservations
-from app.core.scheduling.victims import ReclaimCheck, Victim
+from app.core.scheduling.victims import ReclaimCheck, Victim, losing_tenants
 
 REPEAT_MS = 10_000
 """A notice that is not observed in the pod is given again after this time."""
@@ -248,22 +248,26 @@ class EvictionNotices:
     def _evict_needed(
         self, waiting: _NoticedReclaim, reservation: Reservation, found: ReclaimCheck
     ) -> None:
-        judged = zip(found.needed, found.weighted_shares, strict=True)
-        gone = {t.pod.uid: (v.cause, compared) for v, compared in judged for t in v.pods}
+        reservation.losing_tenants = losing_tenants(found.needed)
+        doomed = {
+            tracked.pod.uid: (victim.cause, shares)
+            for victim, shares in zip(found.needed, found.weighted_shares, strict=True)
+            for tracked in victim.pods
+        }
         for tracked in self._remaining_pods(waiting.victims):
-            if tracked.pod.uid not in gone:
+            if tracked.pod.uid not in doomed:
                 tracked.eviction_reason = ""
                 reservation.victims.discard(tracked.pod.uid)
                 self.withdraw_notice(tracked.pod.uid)
         for order in waiting.orders:
-            if order.ref.uid in gone:
-                cause, compared = gone[order.ref.uid]
+            if order.ref.uid in doomed:
+                cause, shares = doomed[order.ref.uid]
                 self._effects.append(
                     replace(
                         order,
                         cause=cause,
-                        weighted_shares=compared,
-                        batch_size=len(gone),
+                        weighted_shares=shares,
+                        batch_size=len(doomed),
                         overrides=order.overrides and cause is ReclaimCause.GUARANTEE,
                     )
                 )
@@ -291,7 +295,7 @@ class EvictionNotices:
         return (t for victim in victims for t in self._without_ended_pods(victim).pods)
 
     def _without_ended_pods(self, victim: Victim) -> Victim:
-        """Return a victim without its pods that ended, or are terminating."""
+        """Return a victim without its pods that ended, or will end soon."""
         return replace(victim, pods=tuple(t for t in victim.pods if self._still_uses_capacity(t)))
 
     def _still_uses_capacity(self, tracked: PodRecord) -> bool:
@@ -299,4 +303,4 @@ class EvictionNotices:
         is_used = (
             known is tracked and tracked.state is PodState.USING and tracked.allocation is not None
         )
-        return is_used and not tracked.pod.terminating
+        return is_used and self._reclaimer.needs_eviction(tracked)

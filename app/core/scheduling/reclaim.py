@@ -162,7 +162,7 @@ class Reclaimer:
         end = now if tracked.pod.grace_ends is None else tracked.pod.grace_ends
         return abs(end - now) > MAX_TERMINATION_MS or now - since >= MAX_TERMINATION_MS
 
-    def _needs_eviction(self, tracked: PodRecord) -> bool:
+    def needs_eviction(self, tracked: PodRecord) -> bool:
         """Return whether a pod ends only if it is evicted."""
         return not tracked.pod.terminating or self._is_slow_to_terminate(
             tracked, self._registry.usage.now
@@ -435,7 +435,7 @@ class Reclaimer:
             if (
                 tracked.allocation is None
                 or tracked.allocation.pool != case.pool
-                or not self._needs_eviction(tracked)
+                or not self.needs_eviction(tracked)
             ):
                 continue
             if tracked.gang is None:
@@ -450,7 +450,7 @@ class Reclaimer:
     def _gang_victim(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Victim:
         """Return all pods of a gang that stay. It is broken if fewer of them stay than it needs."""
         pods = [t for t in gang.members if t.allocation is not None]
-        left = tuple(t for t in pods if self._needs_eviction(t))
+        left = tuple(t for t in pods if self.needs_eviction(t))
         needed = min(len(pods), gang.min_count) if gang.is_elastic else len(pods)
         return self._make_victim(leaf, left, cause, len(left) < needed)
 
@@ -458,7 +458,7 @@ class Reclaimer:
         """Yield the pods that an elastic gang can do without: those released last."""
         if not gang.is_elastic:
             return
-        left = [t for t in gang.members if t.allocation is not None and self._needs_eviction(t)]
+        left = [t for t in gang.members if t.allocation is not None and self.needs_eviction(t)]
         left.sort(key=lambda t: (t.release_id, t.pod.uid))
         for tracked in left[max(gang.min_count, gang.required) :]:
             yield replace(self._make_victim(leaf, (tracked,), cause), is_extra_pod=True)

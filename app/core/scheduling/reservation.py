@@ -114,22 +114,25 @@ class Reservations:
     def drop(self, workload: Workload, uid: Uid) -> None:
         """Remove a workload that waited under `uid` and is being released.
 
-        How long it waited for an overdue reservation is kept, because its release may fail.
+        Its owed time is kept, because its release may be refused. After a first refusal it is not:
+        what refuses it may refuse it for ever.
         """
         self._drop(timer_key_of(workload), uid)
+        if any(tracked.release_refusals for tracked in workload.members):
+            self._forget_owed_time(timer_key_of(workload))
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a pod that is gone. The timer of its gang runs while the gang has pods."""
         self._drop(uid, uid)
-        self._forget_waiting_time(uid)
+        self._forget_owed_time(uid)
 
-    def record_released(self, tracked: PodRecord) -> None:
+    def forget_released(self, tracked: PodRecord) -> None:
         """Forget how long a pod and its gang waited, because its release succeeded."""
-        self._forget_waiting_time(tracked.pod.uid)
+        self._forget_owed_time(tracked.pod.uid)
         if tracked.gang is not None:
-            self._forget_waiting_time(tracked.gang)
+            self._forget_owed_time(tracked.gang)
 
-    def _forget_waiting_time(self, key: TimerKey) -> None:
+    def _forget_owed_time(self, key: TimerKey) -> None:
         self._owed_times.pop(key, None)
         for pool in [p for p, r in self._last_active.items() if r.timer_key == key]:
             del self._last_active[pool]

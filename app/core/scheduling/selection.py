@@ -186,12 +186,17 @@ class WorkloadSelector:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
         reservations = self._reservations
         for reservation in (*reservations.exclusive.values(), *reservations.overdue.values()):
-            choice = self._select_workload(
-                reservation.leaf, reservation.owner, reservation.equivalence_class
-            )
-            if choice is not None:
-                return choice
+            if self._is_queued(reservation):
+                choice = self._select_workload(
+                    reservation.leaf, reservation.owner, reservation.equivalence_class
+                )
+                if choice is not None:
+                    return choice
         return None
+
+    def _is_queued(self, reservation: Reservation) -> bool:
+        """Return whether the owner is queued. It is not while its claims are unsettled."""
+        return self._registry.find_workload(reservation.owner.uid) is not None
 
     def select_backfill(self) -> Selection | None:
         """Return the first workload in order that fits and is allowed, if any."""
@@ -280,7 +285,10 @@ class WorkloadSelector:
         reservations = self._reservations
         kinds = (reservations.exclusive, reservations.overdue, reservations.active)
         owners = {
-            r.owner: r.equivalence_class for kind in kinds for r in kind.values() if r.leaf is leaf
+            r.owner: r.equivalence_class
+            for kind in kinds
+            for r in kind.values()
+            if r.leaf is leaf and self._is_queued(r)
         }
         if not owners:
             return leaf.queue.class_heads()
@@ -386,7 +394,8 @@ class WorkloadSelector:
         """Return whether the owner of a reservation still waits for it and may use it."""
         workload = self._registry.find_workload(reservation.owner.uid)
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
-            return self._registry.are_claims_unsettled(reservation.owner.uid)
+            unsettled = self._registry.are_claims_unsettled(reservation.owner.uid)
+            return unsettled and not reservation.completes_gang
         if reservation.completes_gang and not (
             isinstance(workload, Gang) and workload.is_partially_released
         ):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.core.effects import BorrowedShares, ReclaimCause
 from app.core.fairshare.tree_node import UserNode
 from app.core.lifecycle.pod_record import GangKey, PodRecord
-from app.core.model import Amounts, NodeName, Resource, Uid
+from app.core.model import Amounts, NodeName, Resource, TenantName, Uid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +55,11 @@ class Victim:
         last = (-epoch, -sequence, first.pod.uid)
         equal = (first.pod.priority, quality, not self.has_notice, self.lost_device_ms)
         return (not self.is_broken, not self.is_extra_pod, *equal, *last)
+
+
+def losing_tenants(victims: Iterable[Victim]) -> frozenset[TenantName]:
+    """Return the tenants that lose pods to another user. A user's own priorities cost no tenant."""
+    return frozenset(v.leaf.tenant for v in victims if v.cause is not ReclaimCause.PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)

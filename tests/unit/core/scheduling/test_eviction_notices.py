@@ -20,6 +20,7 @@ from app.core.scheduling.eviction_notices import MOST_TRIES, REPEAT_MS, STALE_MS
 from tests.support.eviction_cluster import GPU, NODE, EvictionCluster
 
 NOTICE = 120_000
+DAY = 86_400_000
 TERMS = ReclaimTerms(notice=Millis(NOTICE))
 
 
@@ -154,6 +155,22 @@ def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(
     assert town.evicted() == []
     assert not town.engine.is_eviction_needed(victim.uid)
     assert uid in town.engine._registry.pods
+
+
+def test_victim_that_terminates_too_slowly_is_evicted_after_the_notice(
+    town: EvictionCluster,
+) -> None:
+    """It would end in a day, so the search evicts it, and the check after the notice, too."""
+    pods = nine(town, ReclaimTerms())
+    slow = [replace(pod, terminating=True, grace_ends=Millis(town.now + DAY)) for pod in pods[2:8]]
+    town.lead()
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in slow))
+    noticing = replace(pods[8], reclaim_terms=TERMS)
+    town.hear(ev.PodObserved(town.at, noticing))
+    town.submit("a-three", 3)
+    noticed(town, [noticing])
+    town.wait(NOTICE)
+    assert town.evicted() == ["b6", "b7", "b8"]
 
 
 def test_all_notices_are_withdrawn_if_the_tenant_borrows_too_little_by_then(

@@ -63,37 +63,70 @@ def test_freed_capacity_stays_reserved_until_the_last_victim_has_ended(
     assert town.evicted() == []
 
 
-def shared_claim(town: EvictionCluster, *devices: int) -> None:
+def change_claim(town: EvictionCluster, name: str, *devices: int) -> None:
     """Change a claim of tenant a to these amounts, one after another."""
     for count in devices:
         request = (DeviceAsk("gpu.example.com", count),)
-        claim = ResourceClaim("a", "shared", (request,), has_finalizer=True)
+        claim = ResourceClaim("a", name, (request,), has_finalizer=True)
         town.hear(ev.ClaimObserved(town.at, claim))
 
 
-def test_freed_capacity_stays_reserved_while_a_shared_claim_changes(
-    town: EvictionCluster,
-) -> None:
-    """All pods of a share a claim, so its changes are followed by pauses."""
-    pods = nine(town)
-    town.lead()
+def submit_with_shared_claims(town: EvictionCluster, *claims: str) -> None:
+    """Create pods of tenant a that share these claims of 2 devices. Changes cause pauses."""
     town.hear(ev.Installed(town.at, Millis(0)))
     town.hear(ev.ClassObserved(town.at, DeviceClass("gpu.example.com", GPU)))
-    shared_claim(town, 2)
+    for name in claims:
+        change_claim(town, name, 2)
     for number in range(2 * FEW_PODS):
         pod = held_pod(f"a{number}", "a", since=town.now)
         charges = {"demand": {PODS: 1}, "container_requests": {PODS: 1}}
-        pod = replace(pod, claims=(ClaimRef("shared", "shared"),), **charges)
+        pod = replace(pod, claims=tuple(ClaimRef(name, name) for name in claims), **charges)
         town.hear(ev.PodObserved(town.at, pod))
     town.wait(SECURE_MS)
+
+
+@pytest.mark.parametrize("backfill", [True, False])
+def test_freed_capacity_stays_reserved_while_a_shared_claim_changes(
+    town: EvictionCluster, backfill: bool
+) -> None:
+    town.rule(backfill=backfill)
+    pods = nine(town)
+    town.lead()
+    submit_with_shared_claims(town, "shared")
     assert town.evicted() == ["b7", "b8"]
-    shared_claim(town, 3, 2, 3, 2)
+    town.submit("a-four", 4)
+    change_claim(town, "shared", 3, 2, 3, 2)
     town.accept(*pods[7:])
-    town.submit("d-one")
+    town.submit("d-two", 2)
     town.end(*pods[7:])
     assert town.released() == []
     town.wait(1000)
     assert town.released()[0] == "a0"
+
+
+def test_claims_that_change_all_the_time_reserve_freed_capacity_for_a_minute(
+    town: EvictionCluster,
+) -> None:
+    """Two claims that change in turn keep the owner of the reservation from its turn."""
+    pods = nine(town)
+    town.lead()
+    submit_with_shared_claims(town, "x", "y")
+    assert town.evicted() == ["b5", "b6", "b7", "b8"]
+    town.wait(1000)  # the pauses since the creation end
+    change_claim(town, "x", 1, 2, 1)
+    town.wait(4 * FEW_PODS)
+    change_claim(town, "y", 1, 2, 1)
+    town.accept(*pods[5:])
+    town.submit("d-one")
+    town.end(*pods[5:])
+    began, turn = town.now, 0
+    while not (released := town.released()):
+        assert town.now <= began + CLOSED_OUT_MS
+        town.wait(FEW_PODS)
+        change_claim(town, "xy"[turn % 2], 2 - turn // 2 % 2)
+        turn += 1
+    assert released == ["d-one"]
+    assert town.now >= began + CLOSED_OUT_MS - FEW_PODS
 
 
 def test_reclaim_event_is_sent_once_and_names_only_the_other_tenant(

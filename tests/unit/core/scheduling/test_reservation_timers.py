@@ -145,6 +145,18 @@ def test_refused_release_does_not_start_the_time_of_a_gang_again() -> None:
     assert not lead.engine._cycle.reservations._owed_times
 
 
+def test_second_refusal_starts_the_time_of_a_gang_again() -> None:
+    lead = Lead(8, policy=PATIENCE)
+    ten_tenants(lead)
+    create_gang(lead, *range(6))
+    for _ in range(2):
+        lead.refused = {f"g{number}" for number in range(6)}
+        while lead.refused:
+            end_small_pods(lead, 1)
+    end_small_pods(lead, OVERDUE_FACTOR // 2)
+    assert lead.released.count("g5") == 2
+
+
 def test_gang_stays_behind_other_pods_if_its_user_borrows_more() -> None:
     lead = Lead(8, policy=PATIENCE)
     lead.see(held_pod("first", "large", since=lead.at))
