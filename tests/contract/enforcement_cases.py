@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.core.admission import validation
-from app.core.podspec.resource_claims import FINALIZER
+from app.core.podspec.resource_claims import DELETE_PROTECTION, FINALIZER
 from app.core.podspec.size_limits import BOUNDS, sentence
 from tests.support import largest_pods
 
@@ -531,6 +531,13 @@ def protected() -> Object:
     return claim(finalizers=("example.com/mine", FINALIZER))
 
 
+def allocated() -> Object:
+    """Return a claim with devices. Kubernetes does not know its user, so it does not free them."""
+    user = {"apiGroup": "example.com", "resource": "users", "name": "u", "uid": "u"}
+    status = {"allocation": {"devices": {}}, "reservedFor": [user]}
+    return {**claim(finalizers=("example.com/mine", DELETE_PROTECTION)), "status": status}
+
+
 def free_claim(found: Object) -> None:
     found["metadata"]["finalizers"] = ["example.com/mine"]
 
@@ -552,6 +559,12 @@ CLAIM_RULES = (
     Case("a claim of a pod group", validation.CLAIM_OWNER, create=claim({**OWNER, "kind": "PodGroup", "controller": True}), resource=CLAIMS),
     Case("the finalizer is removed", validation.CLAIM, protected(), change=free_claim, resource=CLAIMS),
     Case("the releaser removes the finalizer", None, protected(), change=free_claim, caller=RELEASER, resource=CLAIMS),
+    Case("devices of a claim are freed", validation.CLAIM_DEVICES, allocated(), change=free_claim, resource=CLAIMS),
+    Case("devices of a claim are freed by the releaser", validation.CLAIM_DEVICES, allocated(), change=free_claim, caller=RELEASER, resource=CLAIMS),
+    Case("devices of a claim are freed by the scheduler", None, allocated(), change=free_claim, caller=KUBE_SCHEDULER, resource=CLAIMS),
+    Case("devices of a claim are freed by a second scheduler", None, allocated(), change=free_claim, caller=SECOND_SCHEDULER, resource=CLAIMS),
+    Case("another annotation of a claim with devices", None, allocated(), change=note("app", "y"), resource=CLAIMS),
+    Case("a claim without devices loses the finalizer of Kubernetes", None, claim(finalizers=("example.com/mine", DELETE_PROTECTION)), change=free_claim, resource=CLAIMS),
     Case("another annotation of a claim in use", None, protected(), change=note("app", "y"), resource=CLAIMS),
     Case("the finalizer is added by a user", None, claim(), change=lambda found: found["metadata"].update(finalizers=[FINALIZER]), resource=CLAIMS),
     Case("a claim becomes that of a pod", validation.CLAIM_OWNER, claim(), change=own, resource=CLAIMS),

@@ -34,6 +34,7 @@ from app.web.webhook.handlers import HandlerContext, ValidateHandler
 from tests.contract.enforcement_cases import (
     ALICE,
     CASES,
+    CLAIMS,
     CLASS,
     KUBE_SCHEDULER,
     NODE,
@@ -158,6 +159,10 @@ def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Cour
                 made = json.loads(json.dumps(case.before))
                 made["metadata"]["name"] = _name(case)
                 court.people["admin"].call("POST", _path(case), made)
+                if case.resource == CLAIMS and "status" in made:
+                    path = f"{_path(case)}/{_name(case)}/status"
+                    body = {"status": made["status"]}
+                    court.people["admin"].call("PATCH", path, body)
         _enforce(court)
         yield court
     finally:
@@ -206,6 +211,8 @@ def test_pods_are_bound_by_the_scheduler(court: Court) -> None:
 
 # --- tenants ---
 
+TEAM_NAMESPACES = [f"n{number}".rjust(63, "n") for number in range(499)]
+"""Nearly as many, and as long, as a Tenant may have: to compare them costs the API server most."""
 GONE = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
 
 
@@ -221,6 +228,10 @@ GONE = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
         ("a child's weight by the parent's admin", "head", {"weight": "9"}, None),
         ("a child's users by the parent's admin", "head", {"users": [{"name": "x"}]}, "tenants/users"),
         ("up to the top by the parent's admin", "head", {"parent": None}, "the right to update its parent"),
+        ("a namespace more by the parent's admin", "head", {"namespaces": [*TEAM_NAMESPACES, "other"]}, "gains a namespace"),
+        ("another namespace by the parent's admin", "head", {"namespaces": ["other", *TEAM_NAMESPACES[1:]]}, "gains a namespace"),
+        ("a namespace less by the parent's admin", "head", {"namespaces": TEAM_NAMESPACES[1:]}, None),
+        ("a namespace more by an administrator", "admin", {"namespaces": [*TEAM_NAMESPACES, "other"]}, None),
     ],
 )  # fmt: skip
 def test_a_tenant_is_governed_from_above(
@@ -318,7 +329,8 @@ def _enforce(court: Court) -> None:
     cluster.start_fairgate("webhook")  # it creates the objects of both layers
     keep_only(cluster, VALIDATING if court.layer == "webhook" else POLICIES)
     tenant = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Tenant"}
-    for name, spec in (("above", {}), ("team", {"parent": "above"})):
+    team = {"parent": "above", "namespaces": TEAM_NAMESPACES}
+    for name, spec in (("above", {}), ("team", team)):
         admin = court.people["admin"]
         body = {**tenant, "metadata": {"name": name}, "spec": spec}
         admin.call("POST", "/apis/fairgate.io/v1alpha1/tenants", body)

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from app.core.errors import ClusterError
 from tests.support.cluster_driver import GPU, Object, Stage, gates, name_of, pod, until
 from tests.support.dra_driver import (
     DRIVER,
@@ -95,6 +96,22 @@ def test_claims_and_extended_resources_run_on_nodes_with_slices_only(
     runs(stage, ours, "c", "more")
     until("5 are charged", lambda: charged(stage, ours) == 5)
     assert stage.metric("controller", "fairgate_bypassed_pods_total") == before
+
+
+def test_user_cannot_free_the_devices_of_a_running_pod(stage: Stage, ours: str) -> None:
+    """The scheduler makes the claim of an extended resource, so no pod names it."""
+    eve = stage.as_user("claimer", ours)
+    stage.apply(ours, pod("e", 4))
+    runs(stage, ours, "e")
+    [made] = devices_of(stage, ours)
+    bare = json.dumps({"metadata": {"finalizers": None}})
+    with pytest.raises(ClusterError, match="devices are allocated to this resource claim"):
+        eve.run("patch", "resourceclaim", made, "-n", ours, "--type=merge", "-p", bare)
+    eve.run("delete", "resourceclaim", made, "-n", ours, "--wait=false")
+    stage.apply(ours, pod("f", 4))
+    runs(stage, ours, "e", "f")
+    assert sorted(devices_of(stage, ours).values()) == [4, 4]
+    assert {item["spec"]["nodeName"] for item in stage.pods(ours)} == {"dra-0", "dra-1"}
 
 
 def test_every_gpu_of_the_slices_is_used(stage: Stage, ours: str) -> None:

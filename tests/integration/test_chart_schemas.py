@@ -17,6 +17,7 @@ QUOTA = {"pool": "h100", "guarantee": {"nvidia.com/gpu": 8}, "limit": {"nvidia.c
 GOOD = [
     ("Tenant", "bare", {}),
     ("Tenant", "weightless", {"weight": "0"}),
+    ("Tenant", "exponents", {"quotas": [{"pool": "p", "limit": {"nvidia.com/gpu": "1e1"}}]}),
     (
         "Tenant",
         "full",
@@ -128,6 +129,8 @@ BAD = [
     ("Tenant", "t", quota("1Gi", "1000M", "memory"), EXCEEDS),
     ("Tenant", "t", quota("1001m", 1, "cpu"), EXCEEDS),
     ("Tenant", "t", quota("lots", 8), AMOUNT),
+    ("Tenant", "t", quota("1e10000000", 8), AMOUNT),  # to parse it would cost seconds
+    ("Tenant", "t", quota(0, "1E+100"), AMOUNT),
     ("Tenant", "t", quota(-1, 8), AMOUNT),
     ("Tenant", "t", quota(0, "-1"), AMOUNT),
     ("Tenant", "t", quota(0.5, 8), "spec.quotas[0].guarantee"),

@@ -157,7 +157,8 @@ def forged_annotations_patch(candidate: PodCreateRequest) -> Patch:
     """Return the patch that removes annotations that only Fairgate may write.
 
     It is for pods that are not held and therefore not stamped: a forged annotation would be trusted
-    later. Labels stay: a controller may select its pods by them, and no decision depends on them.
+    later. Labels stay: a controller may select its pods by them, and only a preference of the
+    scheduler depends on them.
     """
     true = {ANNOTATION_SUBMITTER} if candidate.trusts_stamp else set()
     return [

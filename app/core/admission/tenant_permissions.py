@@ -30,13 +30,16 @@ def required_permissions(
     """Return all permissions that a change needs; empty if it has no effect.
 
     `before` is None at create, `after` at delete. Both need the permission on the parent, which
-    covers the users.
+    covers the users. A namespace that a tenant gains may be another tenant's, so this needs the
+    permission on all tenants.
     """
     if before is None or after is None:
         return (parent_permission(after if before is None else before),)
     old, new = normalized_spec(before), normalized_spec(after)
     found: list[TenantPermission] = []
-    if _without_users(old) != _without_users(new):
+    if not set(new.get("namespaces", ())) <= set(old.get("namespaces", ())):
+        found.append(TenantPermission())
+    elif _without_users(old) != _without_users(new):
         found += [parent_permission(before), parent_permission(after)]
     if old.get("users") != new.get("users"):
         found.append(TenantPermission(name, "users"))

@@ -113,13 +113,18 @@ CLAIM = (
     "Fairgate: a pod was released for this resource claim, so the finalizer "
     "fairgate.io/claim-in-use stays until the pod ends; delete the pod to free the claim."
 )
+CLAIM_DEVICES = (
+    "Fairgate: devices are allocated to this resource claim, so the finalizer "
+    "resource.kubernetes.io/delete-protection stays until Kubernetes frees them; delete the pods "
+    "that use the claim."
+)
 CLAIM_OWNER = (
     "Fairgate: only Kubernetes may name the pod of a generated resource claim; remove the "
     "controller owner and the annotations that begin with resource.kubernetes.io/."
 )
 TENANT = (
-    "Fairgate: changing the share of a tenant requires the right to update its parent, or all "
-    "tenants at top level; ask an admin, or change the weights of your own users."
+    "Fairgate: changing a tenant requires the right to update its parent, or all tenants if it is "
+    "at top level or gains a namespace; ask an admin, or change the weights of your own users."
 )
 USERS = (
     "Fairgate: changing the weights of users requires the right to update tenants/users of this "
@@ -161,11 +166,16 @@ class ClaimOwner:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSheet:
-    """Fields of a resource claim that the rules use."""
+    """Fields of a resource claim that the rules use.
+
+    `has_finalizer`: it has that of Fairgate. `has_delete_protection`: it has that of Kubernetes.
+    """
 
     owners: tuple[ClaimOwner, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     has_finalizer: bool = False
+    has_delete_protection: bool = False
+    is_allocated: bool = False
 
     @property
     def is_generated(self) -> bool:
@@ -360,9 +370,17 @@ class PodValidator:
         """Check a resource claim. `before` is None if it is new."""
         if before is not None and before.has_finalizer and not after.has_finalizer and not releases:
             return CLAIM
+        if (
+            before is not None
+            and before.is_allocated
+            and before.has_delete_protection
+            and not after.has_delete_protection
+            and not self._manages_claims(caller)
+        ):
+            return CLAIM_DEVICES
         forged = after.is_generated or (before is not None and before.is_generated)
         changed = before is None or before.generated_for != after.generated_for
-        if forged and changed and not self._may_generate_claims(caller):
+        if forged and changed and not self._manages_claims(caller):
             return CLAIM_OWNER
         return None
 
@@ -401,7 +419,7 @@ class PodValidator:
         named = (*node, CONTROLLER_MANAGER, *self._rules.phase_writers)
         return caller in named or caller.startswith(KUBE_SYSTEM)
 
-    def _may_generate_claims(self, caller: UserName) -> bool:
+    def _manages_claims(self, caller: UserName) -> bool:
         named = (CONTROLLER_MANAGER, *self._rules.scheduler_users)
         return caller in named or caller.startswith(KUBE_SYSTEM)
 

@@ -492,8 +492,8 @@ class ShareTree:
     def _mark_multi_pool_users(self) -> None:
         """Mark multi-pool heads as stale whose pool may be another one after changes of usage.
 
-        Without limits and closures, the pool depends on the tenant and the class only. The limits of
-        all tenants above may block a workload, and their guarantees one that is not preemptible.
+        Without limits and closures, the pool depends on the tenant and the class only. The limits
+        of all tenants above may block a workload, and their guarantees one that is not preemptible.
         The root has neither.
         """
         changed, heads = self._changed_borrowers, self._multi_pool_heads

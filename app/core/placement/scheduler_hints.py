@@ -41,8 +41,9 @@ PREFER_USED_NODES = {
         {
             "weight": MAX_WEIGHT,
             "podAffinityTerm": {
-                # Only released pods have this label. A missing namespace selector would mean the
-                # pod's own namespace.
+                # Released pods have this label. A pod without devices may have it, too, which only
+                # weakens this preference. A missing namespace selector would mean the pod's own
+                # namespace.
                 "labelSelector": {"matchExpressions": [{"key": LABEL_POOL, "operator": "Exists"}]},
                 "namespaceSelector": {},
                 "topologyKey": HOSTNAME,

@@ -17,6 +17,9 @@ from app.core.quantities import ManagedResources, add_amounts, max_amounts
 FINALIZER = "fairgate.io/claim-in-use"
 """Prevents reuse of a claim's name while a pod that was released for the claim is unfinished."""
 
+DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
+"""Kubernetes' own finalizer: it keeps a claim while devices are allocated to it."""
+
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 """Prefix of a container resource that requests devices of a class without a claim."""
 

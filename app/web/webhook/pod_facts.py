@@ -11,7 +11,7 @@ import msgspec
 
 from app.core.admission.validation import AntiAffinityFacts, ClaimOwner, ClaimSheet, PodFacts
 from app.core.errors import InvalidQuantity
-from app.core.podspec.resource_claims import FINALIZER
+from app.core.podspec.resource_claims import DELETE_PROTECTION, FINALIZER
 from app.core.podspec.size_limits import size_limit_message
 from app.core.quantities import ManagedResources
 from app.k8s_types import admission, objects
@@ -27,8 +27,13 @@ class Variable(objects.KubeStruct, frozen=True):
     value_from: dict[str, Any] | None = None
 
 
-class OwnedObject(objects.KubeStruct, frozen=True):
+class ClaimStatusFacts(objects.KubeStruct, frozen=True):
+    allocation: Any = None
+
+
+class ClaimFacts(objects.KubeStruct, frozen=True):
     metadata: objects.OwnedMetadata = objects.OwnedMetadata()
+    status: ClaimStatusFacts = ClaimStatusFacts()
 
 
 class Security(objects.KubeStruct, frozen=True):
@@ -80,10 +85,15 @@ class PodReach(objects.KubeStruct, frozen=True):
 
 def read_claim_facts(document: Any) -> ClaimSheet:
     """Return the fields of a resource claim for the rules. Raises msgspec.ValidationError."""
-    meta = msgspec.convert(document, OwnedObject).metadata
-    owners = (ClaimOwner(o.kind, o.uid, o.controller) for o in meta.owner_references or ())
-    protected = FINALIZER in (meta.finalizers or ())
-    return ClaimSheet(tuple(owners), meta.annotations or {}, protected)
+    claim = msgspec.convert(document, ClaimFacts)
+    meta, finalizers = claim.metadata, claim.metadata.finalizers or ()
+    return ClaimSheet(
+        tuple(ClaimOwner(o.kind, o.uid, o.controller) for o in meta.owner_references or ()),
+        meta.annotations or {},
+        FINALIZER in finalizers,
+        DELETE_PROTECTION in finalizers,
+        claim.status.allocation is not None,
+    )
 
 
 def read_pod_facts(document: Any, managed: ManagedResources) -> PodFacts:

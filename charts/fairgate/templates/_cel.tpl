@@ -285,7 +285,21 @@ empty for most pods. A term cannot be added later, because the API server refuse
 ({{ . }}.metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false) && o.kind in ['Pod', 'PodGroup']) ||
  {{ . }}.metadata.?annotations.orValue({}).exists(k, k in ['resource.kubernetes.io/pod-claim-name', 'resource.kubernetes.io/extended-resource-claim']))
 {{- end }}
-{{/* Whether a change of a resource claim keeps the finalizer. */}}
+{{/* Whether the caller may do what only Kubernetes does with claims: it generates them, and frees their devices. */}}
+{{- define "fairgate.managesClaims" -}}
+(request.userInfo.username.startsWith('system:serviceaccount:kube-system:') ||
+ request.userInfo.username == 'system:kube-controller-manager' ||
+ {{ include "fairgate.mayBind" . }})
+{{- end }}
+{{/* Whether a change of a resource claim keeps Kubernetes' finalizer while devices are allocated to it. */}}
+{{- define "fairgate.keepsDevices" -}}
+{{- $finalizer := "'resource.kubernetes.io/delete-protection'" -}}
+(request.operation == 'CREATE' || !oldObject.?status.?allocation.hasValue() ||
+ !({{ $finalizer }} in oldObject.metadata.?finalizers.orValue([])) ||
+ {{ $finalizer }} in object.metadata.?finalizers.orValue([]) ||
+ {{ include "fairgate.managesClaims" . }})
+{{- end }}
+{{/* Whether a change of a resource claim keeps Fairgate's finalizer. */}}
 {{- define "fairgate.keepsClaim" -}}
 (request.operation == 'CREATE' || !({{ include "fairgate.isProtected" "oldObject" }}) || {{ include "fairgate.isProtected" "object" }})
 {{- end }}
@@ -295,9 +309,7 @@ empty for most pods. A term cannot be added later, because the API server refuse
  (request.operation == 'UPDATE' && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
   object.metadata.?annotations[?'resource.kubernetes.io/pod-claim-name'] == oldObject.metadata.?annotations[?'resource.kubernetes.io/pod-claim-name'] &&
   object.metadata.?annotations[?'resource.kubernetes.io/extended-resource-claim'] == oldObject.metadata.?annotations[?'resource.kubernetes.io/extended-resource-claim']) ||
- request.userInfo.username.startsWith('system:serviceaccount:kube-system:') ||
- request.userInfo.username == 'system:kube-controller-manager' ||
- {{ include "fairgate.mayBind" . }})
+ {{ include "fairgate.managesClaims" . }})
 {{- end }}
 
 {{/* Whether the caller may update the parent tenant. Argument: CEL of an optional name. */}}
@@ -306,9 +318,16 @@ empty for most pods. A term cannot be added later, because the API server refuse
  authorizer.group('fairgate.io').resource('tenants').name({{ . }}.orValue('')).check('update').allowed())
 {{- end }}
 
+{{/* Whether an update adds a namespace to a Tenant. */}}
+{{- define "fairgate.addsNamespaces" -}}
+(object.spec.?namespaces != oldObject.spec.?namespaces &&
+ object.spec.?namespaces.orValue([]).exists(n, !(n in oldObject.spec.?namespaces.orValue([]))))
+{{- end }}
+
 {{/*
-Whether the caller may change a Tenant, except its users: the caller may update its parent. Through
-owner references the garbage collector deletes a Tenant, and finalizers prevent that.
+Whether the caller may change a Tenant, except its users: the caller may update its parent. A namespace
+that it gains may be another tenant's, so this needs the right on all tenants. Through owner references
+the garbage collector deletes a Tenant, and finalizers prevent that.
 */}}
 {{- define "fairgate.governs" -}}
 {{- $kept := include "fairgate.kept" (dict "keys" "k != 'users'" "before" "dyn(oldObject.spec)" "after" "dyn(object.spec)") -}}
@@ -316,7 +335,8 @@ owner references the garbage collector deletes a Tenant, and finalizers prevent 
  request.operation == 'DELETE' ? {{ include "fairgate.mayUpdate" "oldObject.spec.?parent" }} :
  ({{ $kept }} && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
   object.metadata.?finalizers == oldObject.metadata.?finalizers) ||
- ({{ include "fairgate.mayUpdate" "oldObject.spec.?parent" }} && {{ include "fairgate.mayUpdate" "object.spec.?parent" }}))
+ ({{ include "fairgate.addsNamespaces" . }} ? authorizer.group('fairgate.io').resource('tenants').check('update').allowed() :
+  ({{ include "fairgate.mayUpdate" "oldObject.spec.?parent" }} && {{ include "fairgate.mayUpdate" "object.spec.?parent" }})))
 {{- end }}
 
 {{/* Whether the weights of a tenant's users are unchanged, or the caller may change them. */}}

@@ -247,6 +247,14 @@ every quantity as a string of three megabytes, and refuses the rules as too cost
 {{- if semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end }}
 
+{{/*
+Whether a value is a quantity. Argument: CEL of the value. To parse an exponent of many digits costs
+the API server seconds, so no more than two are accepted.
+*/}}
+{{- define "fairgate.isQuantity" -}}
+(!string({{ . }}).matches('[eE][+-]?[0-9]{3}') && isQuantity(string({{ . }})))
+{{- end }}
+
 {{/* Schema of amounts by resource: legal quantities of 0 or more. */}}
 {{- define "fairgate.amounts" -}}
 type: object
@@ -254,7 +262,7 @@ maxProperties: 16
 {{- if include "fairgate.countsQuantities" . }}
 additionalProperties: {x-kubernetes-int-or-string: true, maxLength: 32}
 x-kubernetes-validations:
-  - rule: "self.all(r, isQuantity(string(self[r])) && quantity(string(self[r])).compareTo(quantity('0')) >= 0)"
+  - rule: "self.all(r, {{ include "fairgate.isQuantity" "self[r]" }} && quantity(string(self[r])).compareTo(quantity('0')) >= 0)"
     message: "an amount must be a quantity of 0 or more, such as 8 or 64Gi"
 {{- else }}
 additionalProperties:

@@ -213,6 +213,10 @@ spec:
       message: {{ include "fairgate.say.claim" . }}
       reason: Forbidden
     - expression: |-
+        {{- include "fairgate.keepsDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.claimDevices" . }}
+      reason: Forbidden
+    - expression: |-
         {{- include "fairgate.claimOwnerIsTrue" . | nindent 8 }}
       message: {{ include "fairgate.say.claimOwner" . }}
       reason: Forbidden
@@ -417,8 +421,11 @@ spec:
 {{- define "fairgate.say.template" -}}
 "Fairgate: only Fairgate sets the annotation fairgate.io/submitter of a pod template; leave it unchanged, or remove it."
 {{- end }}
+{{- define "fairgate.say.claimDevices" -}}
+"Fairgate: devices are allocated to this resource claim, so the finalizer resource.kubernetes.io/delete-protection stays until Kubernetes frees them; delete the pods that use the claim."
+{{- end }}
 {{- define "fairgate.say.tenant" -}}
-"Fairgate: changing the share of a tenant requires the right to update its parent, or all tenants at top level; ask an admin, or change the weights of your own users."
+"Fairgate: changing a tenant requires the right to update its parent, or all tenants if it is at top level or gains a namespace; ask an admin, or change the weights of your own users."
 {{- end }}
 {{- define "fairgate.say.users" -}}
 "Fairgate: changing the weights of users requires the right to update tenants/users of this tenant; ask a cluster admin."

@@ -158,6 +158,7 @@ webhooks:
       - name: frees-a-claim-in-use-or-forges-its-owner
         expression: |-
           (!{{ include "fairgate.keepsClaim" . | replace "\n" " " }} && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
+          !{{ include "fairgate.keepsDevices" . | replace "\n" " " }} ||
           !{{ include "fairgate.claimOwnerIsTrue" . | replace "\n" " " }}
   - name: templates.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}

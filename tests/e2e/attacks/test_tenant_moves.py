@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from app.core.admission import validation
 from tests.e2e.attacks.attack_cluster import Ground, body, layer_of
-from tests.e2e.attacks.attack_namespaces import Yard, grant, yard
+from tests.e2e.attacks.attack_namespaces import FIRST, Yard, grant, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.test_weights import TENANTS
 from tests.support.cluster_driver import Stage, tenant, until
@@ -11,6 +12,7 @@ from tests.support.personas import Person, person
 from tests.support.shares import quotas
 
 REMOVED = "remove a namespace from its tenant, and list it again"
+TAKEN = "list a namespace of another tenant"
 DELETED = "delete the tenant above"
 CIRCLE = "close a circle of parents"
 
@@ -70,10 +72,28 @@ def test_37_pods_of_a_namespace_removed_from_its_tenant_stay_held(
     assert head.refused("PATCH", son, {"spec": {"namespaces": []}}) is None
     passed_by(ground, stage)
     assert ours.held() == {"second"}
-    assert head.refused("PATCH", son, {"spec": {"namespaces": [ours.namespace]}}) is None
+    listed = {"spec": {"namespaces": [ours.namespace]}}
+    said = head.refused("PATCH", son, listed)
+    assert said is not None
+    assert validation.TENANT in said
+    assert ground.admin.refused("PATCH", son, listed) is None
     passed_by(ground, stage)
     assert ours.held() == {"second"}
     outcomes(37, ground.mode, REMOVED, "D", "its pods wait 30 s for a tenant")
+
+
+def test_37_admin_of_a_parent_takes_no_namespace_of_another_tenant(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    """Of two tenants that list a namespace, the older one owns it."""
+    _, head = family(ground, stage)
+    theirs = yard(ground, stage)
+    stage.tenant("victim", "1", theirs.namespace)
+    said = head.refused("PATCH", f"{TENANTS}/son", {"spec": {"namespaces": [theirs.namespace]}})
+    assert said is not None
+    assert validation.TENANT in said
+    assert layer_of(said) == FIRST[ground.mode]
+    outcomes(37, ground.mode, TAKEN, layer_of(said), said)
 
 
 def test_37_no_pod_is_released_below_a_deleted_tenant(

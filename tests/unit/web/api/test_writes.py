@@ -234,6 +234,17 @@ async def test_moving_a_tenant_requires_the_right_on_both_parents(
     assert (await ask(app, "both", "PUT", "/v1/tenants/team-a", moved)).status == 200
 
 
+async def test_adding_a_namespace_requires_the_right_on_all_tenants(app: ASGIApp) -> None:
+    """It may be the namespace of another tenant, whose object may be younger."""
+    for names in (["team-a", "other"], ["other"]):
+        body = {**TEAM_A, "namespaces": names}
+        assert (await ask(app, "steward", "PUT", "/v1/tenants/team-a", body)).status == 403
+        assert (await ask(app, "operator", "PUT", "/v1/tenants/team-a", body)).status == 200
+        assert (await ask(app, "operator", "PUT", "/v1/tenants/team-a", TEAM_A)).status == 200
+    body = {**TEAM_A, "namespaces": []}
+    assert (await ask(app, "steward", "PUT", "/v1/tenants/team-a", body)).status == 200
+
+
 async def test_right_to_weigh_users_allows_a_put_that_changes_only_user_weights(
     app: ASGIApp, resources: FakeResources
 ) -> None:
