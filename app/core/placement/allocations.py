@@ -510,13 +510,28 @@ class Allocations:
             if any(v > free.get(r, 0) for r, v in shape.total.items() if not most or r in most):
                 return None
         pins = self.allowed_nodes_by_part(shape, pool)
-        if self.pod_peers.may_close_nodes([each for part in shape.distance_rules for each in part]):
+        rules = [each for part in shape.distance_rules for each in part]
+        if self.pod_peers.may_close_nodes(rules):
+            if not most and self._has_unplaced_peer(rules, pool):
+                return None
             return self._find_with_rules(floor, shape, pool, pins, withheld)
         plan = floor.find_assignment(shape.request_counts, rooms, pins, shape.layout)
         wary = self._pools.autoscaling_backoff.is_limited_to_one(pool)
         if plan is None and most and not (wary and self.count_waiting_for_nodes(pool)):
             return self.autoscaling_capacity.find_assignment(shape, pool, used, adrift, rooms, pins)
         return plan
+
+    def _has_unplaced_peer(self, rules: list[PodDistanceRule], pool: PoolName) -> bool:
+        """Return whether a released pod of the same topology spread has no assumed node.
+
+        The scheduler put pods elsewhere than planned, so any domain may be the next one of it.
+        """
+        even = {each.group for each in rules if each.kind is DistanceRuleKind.EVEN}
+        return bool(even) and any(
+            each.kind is DistanceRuleKind.EVEN and each.group in even
+            for allocation in self._unassigned_allocations.get(pool, ())
+            for each in allocation.distance_rules
+        )
 
     def _free_at_max_size(self, pool: PoolName) -> dict[Resource, int]:
         """Return the free capacity of a pool at its maximum size."""

@@ -140,6 +140,8 @@ class PodPeers:
         self._node_filter = node_filter
         self._labels_of = labels_of
         self._groups: dict[str, _Places] = {}
+        self._assumed: dict[str, _Places] = {}
+        """Those of `_groups` that the scheduler has not bound yet."""
         self._bound: dict[str, _Places] = {}
         self._versions = [0] * VERSION_SLOTS
         self._clock = 0
@@ -169,6 +171,8 @@ class PodPeers:
         uncounted = {*PASSIVE, DistanceRuleKind.AVOIDS} if bound else PASSIVE
         groups = {each.group for each in spacings if each.kind not in uncounted}
         self._count(self._groups, groups, node, sign)
+        if not bound:
+            self._count(self._assumed, groups, node, sign)
 
     def count_bound(self, groups: Iterable[str], node: NodeName, sign: int) -> None:
         """Count a bound pod on a node in groups that other pods must avoid. `sign` -1 subtracts."""
@@ -192,6 +196,7 @@ class PodPeers:
         self._clock += 1
         self._versions = [self._clock] * VERSION_SLOTS
         self._groups.clear()
+        self._assumed.clear()
         self.drop_cached_answers()
 
     def drop_cached_answers(self) -> None:
@@ -301,6 +306,10 @@ class PodPeers:
                     levels = self._count_by_domain(each, (even, terms, pool), there)
                     most = each.max_skew + _lowest(each, levels) - 1
                     left = [domains.get(d, []) for d, level in levels.items() if level <= most]
+                    # The scheduler bound pods elsewhere than assumed, so it will bind the others
+                    # elsewhere, too: perhaps in the domain that seems to be next.
+                    if each.group in self._assumed and max(levels.values(), default=0) > most + 1:
+                        left = []
             able = {name for names in left for name in names}
             found = able if found is None else found & able
         for key, taken in avoided.items():  # once for each key, regardless of the number of rules
