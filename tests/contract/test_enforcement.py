@@ -231,6 +231,7 @@ GONE = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
         ("a namespace more by the parent's admin", "head", {"namespaces": [*TEAM_NAMESPACES, "other"]}, "gains a namespace"),
         ("another namespace by the parent's admin", "head", {"namespaces": ["other", *TEAM_NAMESPACES[1:]]}, "gains a namespace"),
         ("a namespace less by the parent's admin", "head", {"namespaces": TEAM_NAMESPACES[1:]}, None),
+        ("a namespace less and another parent by an administrator", "admin", {"namespaces": TEAM_NAMESPACES[1:], "parent": None}, None),
         ("a namespace more by an administrator", "admin", {"namespaces": [*TEAM_NAMESPACES, "other"]}, None),
     ],
 )  # fmt: skip

@@ -26,22 +26,26 @@ STEPS = 60
 
 
 class SpreadCluster:
-    """A leader, eight pods, and a scheduler that binds them at random where the rule allows."""
+    """A leader, some pods, and a scheduler that binds them at random where the rule allows."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, pods: int = 8, in_y: int = 2) -> None:
         self.random, self.now = random, 1000
         self.engine = Engine(ManagedResources([GPU]))
-        self.devices, self.ready = {"x": 8, "y": 2}, {"x": True, "y": True}
+        self.devices, self.ready = {"x": 8, "y": in_y}, {"x": True, "y": True}
         self.pods: dict[Uid, Pod] = {}
         self.unbound: list[Uid] = []
         self.hear(ev.PolicyObserved(self.at, Policy()), *map(self.node, "xy"))
         self.hear(*(ev.SourceFresh(self.at, source) for source in ev.WatchedSource))
         self.hear(ev.Installed(self.at, Millis(0)), ev.LeadershipGained(self.at, 7))
         self.hear(ev.StoreReady(self.at))
-        for number in range(8):
-            pod = replace(held_pod(f"w{number}", "a", since=1000), distance_rules=(RULE,))
-            self.pods[pod.uid] = pod
-            self.hear(ev.PodObserved(self.at, pod))
+        for _ in range(pods):
+            self.create()
+
+    def create(self, **selector: str) -> None:
+        name = f"w{len(self.pods)}"
+        pod = replace(held_pod(name, "a", since=1000), distance_rules=(RULE,), selector=selector)
+        self.pods[pod.uid] = pod
+        self.hear(ev.PodObserved(self.at, pod))
 
     @property
     def at(self) -> Millis:
@@ -111,3 +115,24 @@ def test_no_pod_is_released_that_the_scheduler_cannot_bind(seed: int, flaps: flo
     cluster.hear(cluster.node("y"))
     cluster.play(flaps)
     assert (cluster.in_zone("x"), cluster.in_zone("y")) == (4, 4)
+
+
+def test_uneven_bound_pods_hold_back_no_others() -> None:
+    """Pods that ended left four in x and one in y. Three more fit into y, and then one into x."""
+    cluster = SpreadCluster(Random(0), in_y=8)
+    while cluster.unbound:
+        cluster.schedule_one()
+    ended = [uid for uid, pod in cluster.pods.items() if pod.node == "y"][1:]
+    cluster.hear(*(ev.PodGone(cluster.at, uid) for uid in ended))
+    for _ in range(4):
+        cluster.create()
+    assert len(cluster.unbound) == 4
+
+
+def test_pod_whose_node_is_not_ready_holds_back_no_others() -> None:
+    cluster = SpreadCluster(Random(0), pods=0)
+    cluster.create(zone="y")
+    cluster.ready["y"] = False
+    cluster.hear(cluster.node("y"))
+    cluster.create(zone="x")
+    assert len(cluster.unbound) == 2

@@ -524,14 +524,19 @@ class Allocations:
     def _has_unplaced_peer(self, rules: list[PodDistanceRule], pool: PoolName) -> bool:
         """Return whether a released pod of the same topology spread has no assumed node.
 
-        The scheduler put pods elsewhere than planned, so any domain may be the next one of it.
+        The scheduler put pods elsewhere than planned, so any domain may be the next one of it. A
+        pod whose nodes are all not ready does not count: it may wait for long.
         """
         even = {each.group for each in rules if each.kind is DistanceRuleKind.EVEN}
-        return bool(even) and any(
-            each.kind is DistanceRuleKind.EVEN and each.group in even
-            for allocation in self._unassigned_allocations.get(pool, ())
-            for each in allocation.distance_rules
-        )
+        for allocation in self._unassigned_allocations.get(pool, ()) if even else ():
+            groups = (e.group for e in allocation.distance_rules if e.kind is DistanceRuleKind.EVEN)
+            if not even.isdisjoint(groups):
+                pin = self._pools.node_filter.allowed_nodes(
+                    allocation.node_constraints, allocation.node_names, pool
+                )
+                if pin is None or self._pools.ready_nodes(pool, pin):
+                    return True
+        return False
 
     def _free_at_max_size(self, pool: PoolName) -> dict[Resource, int]:
         """Return the free capacity of a pool at its maximum size."""

@@ -306,9 +306,12 @@ class PodPeers:
                     levels = self._count_by_domain(each, (even, terms, pool), there)
                     most = each.max_skew + _lowest(each, levels) - 1
                     left = [domains.get(d, []) for d, level in levels.items() if level <= most]
-                    # The scheduler bound pods elsewhere than assumed, so it will bind the others
-                    # elsewhere, too: perhaps in the domain that seems to be next.
-                    if each.group in self._assumed and max(levels.values(), default=0) > most + 1:
+                    full = {domain for domain, level in levels.items() if level > most + 1}
+                    if full & self._occupied_domains(
+                        each.topology_key, self._assumed.get(each.group, {})
+                    ):
+                        # The scheduler bound others elsewhere than assumed, and will bind this pod
+                        # elsewhere, too: perhaps in the domain that seems to be next.
                         left = []
             able = {name for names in left for name in names}
             found = able if found is None else found & able
