@@ -402,12 +402,12 @@ class Engine:
         else:
             current = with_known_exclusions(pod, known.pod)
             if life is PodState.USING and known.state is not life:
-                self._use(known, current)
+                self._record_released(known, current)
             else:
                 self._registry.update_pod(known, current, life)
             self._process_pod_state(known, new=False)
 
-    def _use(self, tracked: PodRecord, pod: Pod) -> None:
+    def _record_released(self, tracked: PodRecord, pod: Pod) -> None:
         """Record that a pod was released."""
         self._registry.update_pod(tracked, pod, PodState.USING)
         self._cycle.reservations.forget_released(tracked)
@@ -472,7 +472,7 @@ class Engine:
                 pod = replace(
                     known.pod, gates=(), release_annotation=intent.stamp, pool=intent.pool
                 )
-                self._use(known, pod)
+                self._record_released(known, pod)
                 waited = max(0, at - known.pod.created_at) // 1000
                 awaits = self._usage.awaited_pool(known.allocation) is not None
                 text = release_text(intent.pool, waited, awaits)

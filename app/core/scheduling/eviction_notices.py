@@ -249,25 +249,25 @@ class EvictionNotices:
         self, waiting: _NoticedReclaim, reservation: Reservation, found: ReclaimCheck
     ) -> None:
         reservation.losing_tenants = losing_tenants(found.needed)
-        doomed = {
+        to_evict = {
             tracked.pod.uid: (victim.cause, shares)
             for victim, shares in zip(found.needed, found.weighted_shares, strict=True)
             for tracked in victim.pods
         }
         for tracked in self._remaining_pods(waiting.victims):
-            if tracked.pod.uid not in doomed:
+            if tracked.pod.uid not in to_evict:
                 tracked.eviction_reason = ""
                 reservation.victims.discard(tracked.pod.uid)
                 self.withdraw_notice(tracked.pod.uid)
         for order in waiting.orders:
-            if order.ref.uid in doomed:
-                cause, shares = doomed[order.ref.uid]
+            if order.ref.uid in to_evict:
+                cause, shares = to_evict[order.ref.uid]
                 self._effects.append(
                     replace(
                         order,
                         cause=cause,
                         weighted_shares=shares,
-                        batch_size=len(doomed),
+                        batch_size=len(to_evict),
                         overrides=order.overrides and cause is ReclaimCause.GUARANTEE,
                     )
                 )

@@ -85,7 +85,7 @@ def test_37_pods_of_a_namespace_removed_from_its_tenant_stay_held(
 def test_37_admin_of_a_parent_takes_no_namespace_of_another_tenant(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
-    """Of two tenants that list a namespace, the older one owns it."""
+    """A namespace that two tenants list belongs to the older tenant."""
     _, head = family(ground, stage)
     theirs = yard(ground, stage)
     stage.tenant("victim", "1", theirs.namespace)
