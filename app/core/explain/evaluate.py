@@ -366,6 +366,7 @@ def _compute_verdict(
     refusing = [f"; {told}" for p in allowed if (told := refusing_nodes_text(p, context))]
     if refusing:
         text, helps = text + "".join(refusing[:MOST_POOLS]), (*REFUSED_REMEDIES[1:], *helps)
+    text += _rule_clause(shape, allowed, context.placement)
     text += held_by_unowned_clause(allowed, context.registry)
     return SharedReason(Rule.CAPACITY, text, numbers, remedies=helps)
 
@@ -374,6 +375,27 @@ def _shortage_clause(shape: EquivalenceClass, pools: list[PoolName], placement: 
     """Return a clause about resources that are short beside devices; "" if devices are short."""
     found = [str(each) for pool in pools for each in shortages(shape, pool, placement)]
     return "".join(f"; {each}" for each in found[:MOST_POOLS])
+
+
+def _rule_clause(shape: EquivalenceClass, pools: list[PoolName], placement: Allocations) -> str:
+    """Return a clause about a distance rule without which the workload would fit; "" if none."""
+    for pool in pools:
+        rule = placement.find_limiting_rule(shape, pool)
+        match rule and rule.kind:
+            case None | DistanceRuleKind.REFUSED:  # `refusing_nodes_text` names refusing nodes
+                continue
+            case DistanceRuleKind.EVEN:
+                return (
+                    f"; its {rule} allows only nodes that are full, or waits for the scheduler to "
+                    "bind other pods of the same spread"
+                )
+            case DistanceRuleKind.AVOIDED:
+                return f"; {rule} keeps it off the nodes with enough free capacity"
+            case DistanceRuleKind.DEVICES:
+                return "; the nodes with enough free capacity lack devices that its requests match"
+            case _:
+                return f"; its {rule} allows only nodes without enough free capacity"
+    return ""
 
 
 def _growth_clause(

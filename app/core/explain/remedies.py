@@ -222,6 +222,8 @@ def remedies_of_capacity(
                 found.append(f"less {each.resource} asked for by each pod")
         elif lacking:
             found.append(f"the end of pods that use {lacking} in pool {pool}")
+        elif placement.find_limiting_rule(shape, pool):
+            found.append(f"free capacity in pool {pool} on nodes that its rules allow")
         else:
             level = shape.layout.required_topology_label
             where = f"one node each in one {level} of" if level else "one node each in"

@@ -385,6 +385,34 @@ class Allocations:
                     return each
         return None
 
+    def find_limiting_rule(self, shape: EquivalenceClass, pool: PoolName) -> PodDistanceRule | None:
+        """Return a distance rule that keeps a workload from free capacity that would suffice.
+
+        None if the workload fits, or would not fit without its rules either.
+        """
+        floor = self._pools.nodes_by_pool.get(pool)
+        rules = [each for part in shape.distance_rules for each in part]
+        if floor is None or not self.pod_peers.may_close_nodes(rules):
+            return None  # the usual case
+        if self._is_free_capacity_awaited(shape, pool):
+            return None
+        pins = self.allowed_nodes_by_part(shape, pool)
+        if floor.find_assignment(shape.request_counts, {}, pins, shape.layout) is None:
+            return None
+        if self.find_assignment(shape, pool) is not None:
+            return None
+        if self._has_unplaced_peer(rules, pool):
+            return next(each for each in rules if each.kind is DistanceRuleKind.EVEN)
+        for number, (demand, _) in enumerate(shape.request_counts):
+            terms, spacings = constraints_of_part(shape, number)
+            for each in spacings:
+                open = self.pod_peers.allowed_nodes(
+                    (each,), terms, pool, pins[number] if pins else None
+                )
+                if floor.find_assignment(((demand, 1),), {}, (open,)) is None:
+                    return each
+        return next(each for each in rules if self.pod_peers.may_close_nodes((each,)))
+
     def may_be_excluded(self, shape: EquivalenceClass) -> bool:
         """Return whether anti-affinity of existing pods may close nodes to a workload."""
         return any(
@@ -495,20 +523,14 @@ class Allocations:
         floor = self._pools.nodes_by_pool.get(pool)
         if floor is None:
             return None
-        adrift, most = (
-            self._unassigned.get(pool, {}),
-            self.autoscaling_capacity.declared_max_capacity(pool),
-        )
+        most = self.autoscaling_capacity.declared_max_capacity(pool)
         used, rooms = self.used.get(pool, {}), withheld.amounts_by_node
         if FUTURE_NODE in rooms and not self.autoscaling_capacity.fits_at_max_size(
             shape, pool, used, rooms
         ):
             return None  # a new node belongs to the owner of the reservation
-        if any(adrift.values()):
-            # Released pods without a node will take any capacity as soon as it is free.
-            free = self._free_at_max_size(pool) if most else self.free(pool)
-            if any(v > free.get(r, 0) for r, v in shape.total.items() if not most or r in most):
-                return None
+        if self._is_free_capacity_awaited(shape, pool):
+            return None
         pins = self.allowed_nodes_by_part(shape, pool)
         rules = [each for part in shape.distance_rules for each in part]
         if self.pod_peers.may_close_nodes(rules):
@@ -518,8 +540,20 @@ class Allocations:
         plan = floor.find_assignment(shape.request_counts, rooms, pins, shape.layout)
         wary = self._pools.autoscaling_backoff.is_limited_to_one(pool)
         if plan is None and most and not (wary and self.count_waiting_for_nodes(pool)):
+            adrift = self._unassigned.get(pool, {})
             return self.autoscaling_capacity.find_assignment(shape, pool, used, adrift, rooms, pins)
         return plan
+
+    def _is_free_capacity_awaited(self, shape: EquivalenceClass, pool: PoolName) -> bool:
+        """Return whether released pods without a node need capacity that a workload would use.
+
+        They take any capacity as soon as it is free.
+        """
+        if not any(self._unassigned.get(pool, {}).values()):
+            return False
+        most = self.autoscaling_capacity.declared_max_capacity(pool)
+        free = self._free_at_max_size(pool) if most else self.free(pool)
+        return any(v > free.get(r, 0) for r, v in shape.total.items() if not most or r in most)
 
     def _has_unplaced_peer(self, rules: list[PodDistanceRule], pool: PoolName) -> bool:
         """Return whether a released pod of the same topology spread has no assumed node.

@@ -16,6 +16,7 @@ from app.core.model import (
     Millis,
     Node,
     NodeName,
+    Phase,
     Pod,
     Pool,
     PoolName,
@@ -28,6 +29,7 @@ from app.core.model import (
     UnmanagedPod,
     UserName,
 )
+from app.core.podspec.constraints import DistanceRuleKind, PodDistanceRule
 from app.core.policy import Policy
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -514,3 +516,63 @@ def test_reason_states_that_a_pod_counts_for_its_controller() -> None:
     reason = engine.queries.explain_wait(pod.uid)
     assert reason is not None
     assert "its submitter is not known" in reason.text
+
+
+def spread_over_zones() -> Engine:
+    """Return a leader with a small zone y and a large zone x."""
+    engine = leader(Quota())
+    for zone, devices in (("x", 8), ("y", 1)):
+        node = Node(NodeName(zone), {"zone": zone}, {GPU: devices, PODS: 100}, True)
+        engine.handle(ev.NodeObserved(NOW, node))
+    gone = Node(NodeName("n"), {}, {GPU: 8, PODS: 100}, False)
+    engine.handle(ev.NodeObserved(NOW, gone))
+    return engine
+
+
+def start(engine: Engine, name: str, node: str, *rules: PodDistanceRule) -> None:
+    pod = held_pod(name, "a", user="u")
+    bound = replace(pod, gates=(), node=NodeName(node), phase=Phase.RUNNING, distance_rules=rules)
+    engine.handle(ev.PodObserved(NOW, bound))
+
+
+def test_topology_spread_that_allows_only_a_full_zone_is_named() -> None:
+    engine = spread_over_zones()
+    rule = PodDistanceRule(DistanceRuleKind.EVEN, "zone", "web")
+    for name, zone in (("p0", "x"), ("p1", "x"), ("p2", "y")):
+        start(engine, name, zone, rule)
+
+    found = asked(engine, replace(held_pod("p3", "a", user="u"), distance_rules=(rule,)))
+
+    assert found.rule is Rule.CAPACITY
+    assert found.text.endswith(
+        "; its topology spread by zone allows only nodes that are full, or waits for the scheduler "
+        "to bind other pods of the same spread"
+    )
+    assert found.remedies[0] == "free capacity in pool default on nodes that its rules allow"
+    assert not any("scattered" in each for each in found.remedies)
+
+
+def test_anti_affinity_that_allows_only_a_full_node_is_named() -> None:
+    engine = spread_over_zones()
+    rule = PodDistanceRule(DistanceRuleKind.APART, "zone", "web")
+    start(engine, "p0", "x", rule)
+    start(engine, "p1", "y")
+
+    found = asked(engine, replace(held_pod("p2", "a", user="u"), distance_rules=(rule,)))
+
+    assert found.text.endswith(
+        "; its required pod anti-affinity by zone allows only nodes without enough free capacity"
+    )
+    assert not any("scattered" in each for each in found.remedies)
+
+
+def test_scattered_capacity_is_not_blamed_on_a_rule() -> None:
+    engine = spread_over_zones()
+    rule = PodDistanceRule(DistanceRuleKind.APART, "zone", "web")
+    for number in range(6):
+        start(engine, f"p{number}", "x")
+
+    found = asked(engine, replace(held_pod("p9", "a", 3, user="u"), distance_rules=(rule,)))
+
+    assert "allows only" not in found.text
+    assert any("scattered" in each for each in found.remedies)
