@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from app.core.effects import (
-    Effect,
-    EvictForReclaim,
-    Intend,
-    Release,
-)
+from app.core.effects import Effect, EvictForReclaim, Intend, Release
 from app.core.engine_options import EngineOptions
 from app.core.fairshare.decision import BlockedHead, Decision, DecisionLevel, Selection
 from app.core.fairshare.drift import Drift
@@ -475,9 +470,11 @@ class SchedulingCycle:
         return self.evictions.notices.start_reclaim(reservation, plan.victims, orders)
 
     def _is_closed_out(self, reservation: Reservation) -> bool:
-        uid, closed = reservation.owner.uid, self._registry.usage.closed_pools
-        return self._registry.are_claims_unsettled(uid) or closed.is_user_closed_out(
-            reservation.leaf, reservation.equivalence_class, reservation.pool
+        shape, pool = reservation.equivalence_class, reservation.pool
+        return (
+            self._registry.are_claims_unsettled(reservation.owner.uid)
+            or self._registry.usage.closed_pools.is_user_closed_out(reservation.leaf, shape, pool)
+            or self._placement.find_limiting_rule(shape, pool) is not None
         )
 
     def _drop_unusable_reservations(self) -> None:
@@ -485,10 +482,9 @@ class SchedulingCycle:
         for pool, reservation in list(self.reservations.exclusive.items()):
             if reservation.completes_gang:
                 continue
-            account, shape = reservation.leaf.account, reservation.equivalence_class
-            if not reservation.victims and not self._placement.find_assignment_for(
-                account, shape, pool
-            ):
+            placement, shape = self._placement, reservation.equivalence_class
+            fits = placement.find_assignment_for(reservation.leaf.account, shape, pool)
+            if not (reservation.victims or fits or placement.find_limiting_rule(shape, pool)):
                 del self.reservations.exclusive[pool]
 
 

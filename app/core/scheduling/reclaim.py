@@ -488,8 +488,6 @@ class Reclaimer:
                 or tracked.state is not PodState.USING
             ):
                 return False
-            if victim.cause is not ReclaimCause.GUARANTEE and _is_spared(tracked, case.leaf, now):
-                return False
             ready = max(
                 (tracked.released_at or 0) + least, self._excluded_until.get(tracked.pod.uid, 0)
             )

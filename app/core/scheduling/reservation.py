@@ -67,7 +67,8 @@ class Reservation:
     `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
     for it, of the tenants `losing_tenants`. `active_since` is when it became active; with a
     reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
-    `closed_out_since`: its capacity was freed, but its user is closed out.
+    `closed_out_since`: its capacity was freed, but its user is closed out, its claims change, or a
+    distance rule does not allow that it starts there.
     """
 
     owner: QueueKey
@@ -163,7 +164,7 @@ class Reservations:
                 del self.exclusive[pool]
 
     def drop_closed_out(self, now: Millis, is_closed_out: Callable[[Reservation], bool]) -> None:
-        """Drop exclusive reservations without remaining victims of users who stay closed out.
+        """Drop exclusive reservations without remaining victims of owners that stay closed out.
 
         The rest of a gang keeps its reservation: its running pods are useless without it.
         """

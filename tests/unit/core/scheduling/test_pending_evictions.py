@@ -22,6 +22,8 @@ from app.core.lifecycle.update_pauses import FEW_PODS
 from app.core.model import (
     ClaimRef,
     Millis,
+    Node,
+    NodeName,
     Phase,
     Pod,
     Quota,
@@ -30,6 +32,7 @@ from app.core.model import (
     TenantName,
     Uid,
 )
+from app.core.podspec.constraints import DistanceRuleKind, PodDistanceRule
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import PODS
@@ -506,3 +509,44 @@ def test_freed_capacity_stays_reserved_if_its_user_is_closed_out_briefly(
     town.wait(CLOSED_OUT_MS - 1)
     town.hear(ev.PodGone(town.at, unbound.uid))
     assert town.released() == ["a-two", "d-one"]
+
+
+def free_node_for_spread(town: EvictionCluster) -> Pod:
+    """Free a device for a pod of a spread. Return another such pod, which waits for a node."""
+    rule = PodDistanceRule(DistanceRuleKind.EVEN, "zone", "web")
+    for name, zone, devices in ((NODE, "n", 9), (NodeName("m"), "m", 1), (NodeName("k"), "m", 4)):
+        room = {GPU: devices, PODS: 110}
+        town.hear(ev.NodeObserved(town.at, Node(name, {"zone": zone}, room, True)))
+    pods = nine(town)
+    [first] = town.run("a-first", distance_rules=(rule,))
+    town.hear(ev.PodObserved(town.at, replace(first, node=NodeName("m"))))
+    town.lead()
+    second = replace(held_pod("a-second", "a", since=town.now), distance_rules=(rule,))
+    town.hear(ev.PodObserved(town.at, second))
+    assert town.evicted() == ["b8"]
+    another = replace(first, uid=Uid("a-third"), name="a-third", release_annotation="5.99")
+    unplaced = replace(another, node=None, phase=Phase.PENDING, node_names=(NodeName("m"),))
+    town.hear(ev.PodObserved(town.at, unplaced))
+    rival = replace(held_pod("d-one", "d", since=town.now), node_names=(NODE,))
+    town.hear(ev.PodObserved(town.at, rival))
+    town.accept(pods[8])
+    town.end(pods[8])
+    town.wait(1)
+    assert town.released() == []
+    return unplaced
+
+
+def test_freed_capacity_stays_reserved_while_another_pod_of_the_spread_waits_for_a_node(
+    town: EvictionCluster,
+) -> None:
+    unplaced = free_node_for_spread(town)
+    town.hear(ev.PodObserved(town.at, replace(unplaced, node=NodeName("k"), phase=Phase.RUNNING)))
+    assert town.released() == ["a-second"]
+
+
+def test_freed_capacity_is_released_to_others_if_the_spread_does_not_allow_its_use(
+    town: EvictionCluster,
+) -> None:
+    free_node_for_spread(town)
+    town.wait(CLOSED_OUT_MS)
+    assert town.released() == ["d-one"]
