@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -11,13 +12,26 @@ from app.core.audit_entry import AuditRecord, EntryType
 from app.core.effects import (
     EmitEvent,
     EventReason,
+    EvictForReclaim,
     GiveReclaimNotice,
+    ReclaimCause,
     WithdrawReclaimNotice,
 )
-from app.core.model import Millis, Pod, ReclaimTerms, Uid, UnmanagedPod
-from app.core.policy import Mode, Reclaim
+from app.core.model import (
+    Millis,
+    Pod,
+    Quota,
+    ReclaimTerms,
+    Tenant,
+    TenantName,
+    Uid,
+    UnmanagedPod,
+)
+from app.core.podspec.disruption_budget import DisruptionBudget
+from app.core.policy import DisruptionBudgets, Mode, Reclaim
+from app.core.scheduling.blocked_evictions import OVERRIDE_DELAY_MS
 from app.core.scheduling.eviction_notices import MOST_TRIES, REPEAT_MS, STALE_MS
-from tests.support.eviction_cluster import GPU, NODE, EvictionCluster
+from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster
 
 NOTICE = 120_000
 DAY = 86_400_000
@@ -138,6 +152,53 @@ def test_notice_of_a_victim_that_is_no_longer_needed_is_withdrawn(town: Eviction
 
     assert len(town.evicted()) == 1
     assert len(withdrawn(town)) == 1
+
+
+def set_guarantee(town: EvictionCluster, guarantee: int, weight: int = 1) -> None:
+    """Change the guarantee of tenant a."""
+    quotas = {POOL: Quota({GPU: guarantee})}
+    tenant = Tenant(TenantName("a"), Millis(0), Fraction(weight), namespaces=("a",), quotas=quotas)
+    town.hear(ev.TenantObserved(town.at, tenant))
+
+
+def test_order_after_a_notice_has_the_cause_shares_and_number_of_that_time(
+    town: EvictionCluster,
+) -> None:
+    town.rule(reclaim=Reclaim.FAIR)
+    pods = nine(town)
+    town.lead()
+    town.submit("a-two", 2)
+    noticed(town, pods)
+    set_guarantee(town, 0, weight=2)
+    town.end(pods[0])
+    town.wait(NOTICE)
+    [order] = town.take(EvictForReclaim)
+    assert (order.cause, order.batch_size) == (ReclaimCause.FAIR, 1)
+    assert order.weighted_shares.shares == pytest.approx((7 / 9, 2 / 9 / 2))
+
+
+@pytest.mark.parametrize(("guarantee", "overrides"), [(4, True), (0, False)])
+def test_order_after_a_notice_overrides_a_budget_only_for_a_guarantee_that_still_holds(
+    town: EvictionCluster, guarantee: int, overrides: bool
+) -> None:
+    pods = nine(town, ReclaimTerms())
+    town.lead()
+    kept = DisruptionBudget("b", "keep", (), min_available=9, is_observed=True, expected_pods=9)
+    town.hear(ev.BudgetObserved(town.at, kept))
+    town.rule(disruption_budgets=DisruptionBudgets.OVERRIDE, reclaim=Reclaim.FAIR)
+    town.submit("a-one")
+    while orders := town.take(EvictForReclaim):
+        town.hear(*(ev.EvictionRefused(town.at, order.ref.uid) for order in orders))
+    wanting = [replace(pod, reclaim_terms=TERMS) for pod in pods]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in wanting))
+    town.wait(OVERRIDE_DELAY_MS)
+    noticed(town, wanting)
+
+    set_guarantee(town, guarantee)
+    town.wait(NOTICE)
+
+    [order] = town.take(EvictForReclaim)
+    assert order.overrides is overrides
 
 
 def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(
