@@ -55,13 +55,13 @@ async def test_page_is_read_once_while_nothing_changes(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    page = both.queues.read_page
+    counts = both.queues.read_pending_counts
 
     async def counted(*args: Any) -> Any:
         reads.append(args)
-        return await page(*args)
+        return await counts(*args)
 
-    monkeypatch.setattr(both.queues, "read_page", counted)
+    monkeypatch.setattr(both.queues, "read_pending_counts", counted)
     first = await both.get(PATHS[0])
     assert (await both.get(PATHS[0])).body == first.body
     assert len(reads) == 1
