@@ -146,7 +146,7 @@ bench: setup
 
 soak: setup
 	@$(BIN)/fairgate dev tools
-	@$(BIN)/python -m $(if $(WINDOW),tests.faults.window --speed $(or $(SPEED),200) --gpus $(or $(GPUS),320) \
+	@$(BIN)/python -m $(if $(WINDOW),tests.faults.philly_window --speed $(or $(SPEED),200) --gpus $(or $(GPUS),320) \
 	  $(if $(MINUTES),--minutes $(MINUTES)),tests.faults.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)))
 
 clean:

@@ -30,6 +30,7 @@ from loadtest import (
     estimates,
     largest,
     latency,
+    log_windows,
     machine,
     packing,
     page,
@@ -42,10 +43,9 @@ from loadtest import (
     startup,
     virtual,
     whatif,
-    windows,
 )
+from loadtest.bench_cluster import Ground, ground
 from loadtest.figures import Measure
-from loadtest.ground import Ground, ground
 from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
@@ -55,9 +55,9 @@ OFFLINE = {
     for part in (decisions, philly, packing, startup, recovery, largest, whatif, dra, page)
 }
 """Measures that need no cluster, or bring up their own."""
-LOGGED = (philly, windows, packing, estimates, placement, virtual)
+LOGGED = (philly, log_windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
-SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement, cost)}
+SEVERAL = {part.NAME: part for part in (log_windows, estimates, virtual, placement, cost)}
 """Measures with more than one table."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
@@ -67,7 +67,7 @@ class Only(Enum):
 
     DECISIONS = decisions.NAME
     REPLAY = philly.NAME
-    FAIRNESS = windows.NAME
+    FAIRNESS = log_windows.NAME
     PACKING = packing.NAME
     COST = cost.NAME
     CREATIONS = creations.NAME

@@ -22,10 +22,10 @@ from app.devcluster.progress import ConsoleProgress, SetupProgress
 from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import Client
 from loadtest import load
+from loadtest.bench_cluster import NODES
 from loadtest.cpu import read_cpu, subtract
 from loadtest.figures import Compared, Measure, Series, Target, turns
-from loadtest.gatewatch import gates
-from loadtest.ground import NODES
+from loadtest.gate_watch import gates
 
 NAME = "cost"
 PODS = 500

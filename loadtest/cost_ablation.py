@@ -22,9 +22,9 @@ from app.devcluster.progress import ConsoleProgress, SetupProgress
 from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import MERGE_PATCH, Client
 from loadtest import load
+from loadtest.bench_cluster import BINDINGS, RULES
 from loadtest.cost import API_SERVER, FAIRGATE, WARM_UP, Side, Turn, clusters, connected
 from loadtest.figures import Compared, Measure, Series, turns
-from loadtest.ground import BINDINGS, RULES
 
 PODS = 300
 ROUNDS = 2

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from app.core.well_known import GATE
-from loadtest import load, rival
+from loadtest import load, noop_webhook
+from loadtest.bench_cluster import UNPOLICIED, Ground
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
-from loadtest.ground import UNPOLICIED, Ground
 
 NAME = "creations"
 PODS = 500
@@ -41,8 +41,8 @@ NAMESPACES = {
 }
 GATES = {
     "none": [load.OWN_GATE],
-    "noop": [load.OWN_GATE, rival.GATE],
-    "filtered": [load.OWN_GATE, rival.GATE],
+    "noop": [load.OWN_GATE, noop_webhook.GATE],
+    "filtered": [load.OWN_GATE, noop_webhook.GATE],
     "unpolicied": [load.OWN_GATE, GATE],
     "fairgate": [load.OWN_GATE, GATE],
 }
@@ -89,12 +89,12 @@ async def _prepare(ground: Ground) -> None:
         await load.create_namespace(ground.client, namespace)
     await ground.stop_controller()
     await ground.lift_policies()
-    client_config = rival.start(ground.folder)
+    client_config = noop_webhook.start(ground.folder)
     conditions = (await load.read(ground.client, f"{WEBHOOKS}/fairgate"))["webhooks"][0].get(
         "matchConditions", []
     )
     for arm, asked in (("noop", []), ("filtered", conditions)):
-        body = rival.configuration(arm, client_config, NAMESPACES[arm], asked)
+        body = noop_webhook.configuration(arm, client_config, NAMESPACES[arm], asked)
         await load.create(ground.client, WEBHOOKS, body)
     for arm in ARMS:  # a new webhook configuration takes effect with a delay
         await load.until(partial(_holds, ground, arm), f"{ARMS[arm]} is not asked")

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 from loadtest import load
+from loadtest.bench_cluster import Ground
 from loadtest.figures import Measure, Series, columns, percentile, ratio, turns
-from loadtest.gatewatch import gates
-from loadtest.ground import Ground
+from loadtest.gate_watch import gates
 
 NAME = "latency"
 A_SECOND = 20

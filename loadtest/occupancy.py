@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.sim.replay.machines import Machine
-from loadtest.openb import Arrival, Shape, times
+from loadtest.openb_sample import Arrival, Shape, times
 
 SEVERAL = 2
 """Smallest number of devices of a multi-device pod."""

@@ -18,9 +18,9 @@ import uvloop
 from app.devcluster.progress import SetupProgress
 from app.devcluster.signals import signals_as_interrupt
 from loadtest import kueue, load
+from loadtest.bench_cluster import Ground, ground
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
-from loadtest.gatewatch import gates
-from loadtest.ground import Ground, ground
+from loadtest.gate_watch import gates
 from loadtest.kueue import Kueue
 
 NAME = "peers"

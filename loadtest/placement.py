@@ -22,13 +22,13 @@ from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import signals_as_interrupt
 from app.kube.client import Client
 from app.sim.replay.machines import Machine
-from loadtest import load, openb, profiles
+from loadtest import load, openb_sample, profiles
+from loadtest.bench_cluster import API
 from loadtest.figures import Compared, Measure, Series, Target, columns, ratio, turns
-from loadtest.ground import API
 from loadtest.occupancy import Outcome, Seen, averages, sum_up
-from loadtest.openb import MODEL, Arrival
+from loadtest.openb_sample import MODEL, Arrival
 from loadtest.philly import traces
-from loadtest.playing import play, until_it_binds
+from loadtest.timed_pods import play, until_it_binds
 
 NAME = "placement"
 NODES, ROUNDS = 48, 1
@@ -78,8 +78,8 @@ COMPARED = ("used", "wait", "completed", "unusable")
 
 def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> list[Measure]:
     """Run every arm `rounds` times (None means the default) per mix, with at most `pods` pods."""
-    fleet = openb.machines(traces() / "openb_nodes.csv", NODES)
-    known = openb.templates(traces() / "openb_2023.csv.gz", fleet)
+    fleet = openb_sample.machines(traces() / "openb_nodes.csv", NODES)
+    known = openb_sample.templates(traces() / "openb_2023.csv.gz", fleet)
     cluster = LocalCluster(folders.own_folder("bench"))
     with signals_as_interrupt():
         try:
@@ -151,8 +151,8 @@ def arrivals(
 ) -> list[Arrival]:
     """Return the load of one round of a mix, with at most `most` pods."""
     devices = sum(machine.gpus for machine in fleet)
-    drawn = openb.draw(known, LOAD * devices * SPAN, seed, several=several, most=most)
-    return openb.spread(drawn, devices, LOAD, seed)
+    drawn = openb_sample.draw(known, LOAD * devices * SPAN, seed, several=several, most=most)
+    return openb_sample.spread(drawn, devices, LOAD, seed)
 
 
 def times_of(pods: Sequence[Arrival]) -> tuple[float, float]:
@@ -210,7 +210,7 @@ def table(
     devices = sum(machine.gpus for machine in fleet)
     how = (
         f"{len(fleet)} nodes in openb's mix, {devices} GPUs; pods drawn from its log, runs / "
-        f"{openb.FASTER:g} (an hour of it at most), that arrive over {SPAN:g} s and ask for "
+        f"{openb_sample.FASTER:g} (an hour of it at most), that arrive over {SPAN:g} s and ask for "
         f"{LOAD:g} of what there is meanwhile; the same in every arm.",
         "Use: device-seconds bound, of those there were and somebody asked for, while pods arrive. "
         "Unusable: devices free that a random pod of the load could not use, of all. Waits end "

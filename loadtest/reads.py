@@ -18,8 +18,8 @@ import aiohttp
 
 from app.devcluster.nodes import GPU
 from loadtest import load
+from loadtest.bench_cluster import NODES, Ground
 from loadtest.figures import Measure, Target, columns, percentile, rate, ratio, turns
-from loadtest.ground import NODES, Ground
 
 NAME = "reads"
 PODS = 10_000

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from loadtest import load
+from loadtest.bench_cluster import GPUS, Ground
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
-from loadtest.gatewatch import gates
-from loadtest.ground import GPUS, Ground
+from loadtest.gate_watch import gates
 
 NAME = "releases"
 PODS = 3000

@@ -15,10 +15,10 @@ from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
 from app.sim.replay.machines import Fleet, Machine
 from app.sim.replay.trace_files import DEVICE, MEMORY, NOBODY, WHOLE
-from loadtest import openb, placement, stockmodel
+from loadtest import default_scheduler_model, openb_sample, placement
 from loadtest.figures import Measure
 from loadtest.occupancy import Outcome, Seen, sum_up
-from loadtest.openb import Arrival
+from loadtest.openb_sample import Arrival
 from loadtest.philly import traces
 
 NAME = "virtual"
@@ -28,8 +28,8 @@ TITLES = {"stock": "stock (model)", "most": "MostAllocated (model)", "fairgate":
 
 def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> list[Measure]:
     """Play `rounds` seeds (None means the default) of each mix, with at most `pods` pods."""
-    fleet = openb.machines(traces() / "openb_nodes.csv", placement.NODES)
-    known = openb.templates(traces() / "openb_2023.csv.gz", fleet)
+    fleet = openb_sample.machines(traces() / "openb_nodes.csv", placement.NODES)
+    known = openb_sample.templates(traces() / "openb_2023.csv.gz", fleet)
     tables = []
     for several, mix in placement.MIXES.items():
         outcomes: dict[str, list[Outcome]] = {arm: [] for arm in TITLES}
@@ -48,7 +48,7 @@ def _outcome(arm: str, load: Sequence[Arrival], fleet: Sequence[Machine], seed: 
     if arm == "fairgate":
         seen = play(load, fleet)
     else:
-        seen = stockmodel.play(load, fleet, most=arm == "most", seed=seed)
+        seen = default_scheduler_model.play(load, fleet, most=arm == "most", seed=seed)
     return sum_up(load, seen, fleet, *placement.times_of(load))
 
 

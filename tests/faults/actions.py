@@ -15,7 +15,7 @@ from typing import Any
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import create_nodes
-from tests.faults.daemon import Daemon
+from tests.faults.external_programs import Daemon
 from tests.faults.fault_cluster import Rig
 from tests.faults.points import POINTS
 from tests.faults.program import Program

@@ -25,14 +25,14 @@ from app.devcluster.processes import last_lines
 from app.devcluster.readiness import has_ca, is_enforcing, is_pod_held, wait_until
 from app.devcluster.redis_server import start_redis
 from app.kube.enforcement_probes import NAMESPACE as CANARY
-from tests.faults import starting
-from tests.faults.daemon import Daemon, RedisDaemon
+from tests.faults import process_start
+from tests.faults.external_programs import Daemon, RedisDaemon
 from tests.faults.load import Load, Shape
 from tests.faults.network_block import BLOCK, STALL
+from tests.faults.observer_process import Watching
 from tests.faults.points import LAYOUT
 from tests.faults.program import Program
 from tests.faults.tcp_proxy import Cable
-from tests.faults.watching import Watching
 from tests.support.cluster_driver import GPU, Object, Stage, administrator, gates, pause
 
 PATIENCE = 90.0
@@ -116,7 +116,7 @@ class Rig:
         breaks = {"FAIRGATE_CRASH_AT": crash_at, "FAIRGATE_STOP_AT": stop_at}
         breaks |= {LAYOUT: layout, BLOCK: block, STALL: None if stall is None else str(stall)}
         number = next(self._numbers)
-        program = starting.start(self.cluster, role, number, to, breaks, clock, settings)
+        program = process_start.start(self.cluster, role, number, to, breaks, clock, settings)
         self.programs.append(program)
         if role == "webhook" and self.routes:
             self.front.route(*(("127.0.0.1", each.listens) for each in self.of("webhook")))

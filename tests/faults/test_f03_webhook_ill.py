@@ -12,8 +12,8 @@ import pytest
 from app.core.errors import ClusterError
 from tests.faults.creators import Creators, Tally
 from tests.faults.fault_cluster import Rig
-from tests.faults.keeping import kept
 from tests.faults.rogue_webhook import LIES, Liar
+from tests.faults.serving_secret import kept
 from tests.support.cluster_driver import gates, name_of, pod
 
 WORKERS = 6

@@ -16,8 +16,8 @@ from app.core.errors import ClusterError
 from app.kube.client import Client
 from app.ports.cluster import SecretData
 from tests.faults.fault_cluster import Rig
-from tests.faults.keeping import LIFE, admin, keep, kept
 from tests.faults.program import Program
+from tests.faults.serving_secret import LIFE, admin, keep, kept
 from tests.support.cluster_driver import gates, pod
 
 SETTLE = 5

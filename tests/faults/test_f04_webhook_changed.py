@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from tests.faults.creators import Creators
 from tests.faults.fault_cluster import Rig
-from tests.faults.keeping import LIFE, keep
 from tests.faults.program import Program
 from tests.faults.service import Service
+from tests.faults.serving_secret import LIFE, keep
 
 WORKERS = 4
 DRAIN = 10

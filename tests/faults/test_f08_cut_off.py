@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.crowd import Crowd
 from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
 from tests.faults.tcp_proxy import Cable
+from tests.faults.waiting_pods import Crowd
 
 ROOM = 4
 REDIS_AWAY = "redis cannot be written; releases are paused"

@@ -11,9 +11,9 @@ from typing import Any
 
 from app.devcluster.fairgate_install import NAMESPACE, ops_url
 from app.devcluster.readiness import free_ports
-from tests.faults.crowd import Crowd
 from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
+from tests.faults.waiting_pods import Crowd
 from tests.support.cluster_driver import pod
 from tests.support.redis import RIGHTS
 from tests.support.shares import policy

@@ -8,9 +8,9 @@ import time
 from app.devcluster.api_client import SetupClient
 from app.devcluster.component_flags import HOST
 from app.devcluster.control_plane import ControlPlane
-from tests.faults.crowd import FITTING, Crowd
 from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
+from tests.faults.waiting_pods import FITTING, Crowd
 
 ROOM = 4
 STOPPED_SECONDS = 30.0

@@ -8,7 +8,7 @@ import pytest
 
 from app.devcluster.control_plane import ControlPlane
 from tests.faults.fault_cluster import Rig
-from tests.faults.storm import Storm
+from tests.faults.refusing_proxy import Storm
 from tests.support.cluster_driver import Object, gates, name_of, pod
 
 SEED = 12

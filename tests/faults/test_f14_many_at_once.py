@@ -9,7 +9,7 @@ import pytest
 
 from app.devcluster.nodes import GPU, NodeGroup, create_nodes, ready_nodes
 from tests.faults.fault_cluster import SMALL, Rig
-from tests.faults.rush import create, finish
+from tests.faults.many_pods import create, finish
 from tests.support.cluster_driver import Object, pod
 
 MANY = 500

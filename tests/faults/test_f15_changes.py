@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from app.core.lifecycle.tenant_gaps import GAP_MS
 from app.devcluster.nodes import GPU, create_nodes
 from tests.faults.fault_cluster import GPUS, SMALL, Rig
-from tests.faults.rush import finish
+from tests.faults.many_pods import finish
 from tests.support.cluster_driver import Object, name_of, pod, tenant
 
 LEASE_SECONDS = 15

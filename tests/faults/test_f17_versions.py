@@ -8,9 +8,9 @@ import signal
 
 from redis import Redis
 
-from tests.faults.crowd import Crowd
 from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
+from tests.faults.waiting_pods import Crowd
 
 ROOM = 2
 NEW = "2"

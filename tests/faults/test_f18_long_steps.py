@@ -8,8 +8,8 @@ from typing import Any
 
 from app.devcluster.fairgate_install import ops_url
 from tests.faults.fault_cluster import Rig
+from tests.faults.process_start import LEASE_SECONDS
 from tests.faults.program import Program
-from tests.faults.starting import LEASE_SECONDS
 from tests.support.cluster_driver import pod
 
 LONG = 3 * LEASE_SECONDS

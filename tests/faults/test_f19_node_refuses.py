@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.devcluster.kubectl import Kubectl
-from tests.faults.crowd import FITTING, GPUS_EACH, Crowd
 from tests.faults.fault_cluster import Rig
-from tests.faults.rush import report
+from tests.faults.many_pods import report
+from tests.faults.waiting_pods import FITTING, GPUS_EACH, Crowd
 from tests.support.cluster_driver import GPU, Object, gates, name_of, pod
 from tests.support.pod_events import events
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.faults.crowd import FITTING, Crowd
 from tests.faults.fault_cluster import Rig
+from tests.faults.waiting_pods import FITTING, Crowd
 from tests.support.cluster_driver import Object, gates, pod
 from tests.support.pod_events import events
 

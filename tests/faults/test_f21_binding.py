@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.daemon import Daemon
+from tests.faults.external_programs import Daemon
 from tests.faults.fault_cluster import GPUS, Rig
 from tests.faults.program import Program
 from tests.support.cluster_driver import Object, gates, name_of, pod

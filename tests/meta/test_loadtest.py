@@ -27,7 +27,7 @@ from loadtest.figures import (
     ratio,
     turns,
 )
-from loadtest.gatewatch import GateWatch
+from loadtest.gate_watch import GateWatch
 
 
 def series(*values: float, title: str = "some", unit: str = "pods/s") -> Series:

@@ -10,10 +10,10 @@ import pytest
 
 from app.core.errors import ClusterUnavailable
 from app.sim.replay.machines import Machine
-from loadtest import openb, playing, profiles, stockmodel, virtual
+from loadtest import default_scheduler_model, openb_sample, profiles, timed_pods, virtual
 from loadtest.load import BenchFailed
 from loadtest.occupancy import Seen, sum_up
-from loadtest.openb import Arrival, Shape
+from loadtest.openb_sample import Arrival, Shape
 
 GIB = 1024**3
 NODES = "node,gpus,gpu_model,cpus,mem_gib"
@@ -28,7 +28,7 @@ def write(path: Path, *lines: str) -> Path:
 @pytest.fixture
 def fleet(tmp_path: Path) -> tuple[Machine, ...]:
     many = [f"a{i},8,G2,96,384" for i in range(7)] + [f"b{i},2,T4,16,64" for i in range(2)]
-    return openb.machines(write(tmp_path / "nodes.csv", NODES, "c0,0,,32,64", *many), 5)
+    return openb_sample.machines(write(tmp_path / "nodes.csv", NODES, "c0,0,,32,64", *many), 5)
 
 
 def test_scaled_cluster_keeps_the_model_mix_and_omits_nodes_without_gpus(
@@ -50,10 +50,10 @@ def test_only_pods_of_whole_gpus_that_fit_some_node_are_drawn(
         "elsewhere,0,1,1,1,1,A10,600",
         "never-ran,0,1,1,1,1,,0",
     )
-    found = openb.templates(write(tmp_path / "pods.csv", PODS, *rows), fleet)
+    found = openb_sample.templates(write(tmp_path / "pods.csv", PODS, *rows), fleet)
     assert found == [
         Arrival(Shape(2, 10_000, 20 * GIB), 10.0),
-        Arrival(Shape(1, 1_000, GIB, ("g2", "t4")), openb.LONGEST / openb.FASTER),
+        Arrival(Shape(1, 1_000, GIB, ("g2", "t4")), openb_sample.LONGEST / openb_sample.FASTER),
     ]
 
 
@@ -62,25 +62,25 @@ KNOWN = [Arrival(Shape(1, 0, 0), 10.0)] * 9 + [Arrival(Shape(8, 0, 0), 10.0)]
 
 def test_load_depends_on_the_seed_only() -> None:
     mixed = [Arrival(Shape(1 + i % 4, i, i), 1.0) for i in range(40)]
-    first, again, other = (openb.draw(mixed, 200, seed) for seed in (1, 1, 2))
+    first, again, other = (openb_sample.draw(mixed, 200, seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    assert openb.spread(first, 8, 1, 1) == openb.spread(first, 8, 1, 1)
+    assert openb_sample.spread(first, 8, 1, 1) == openb_sample.spread(first, 8, 1, 1)
 
 
 def test_multi_gpu_pods_request_the_configured_fraction_of_all_gpus() -> None:
-    drawn = openb.draw(KNOWN, 200_000, 1, several=0.5)
+    drawn = openb_sample.draw(KNOWN, 200_000, 1, several=0.5)
     several = sum(pod.shape.gpus for pod in drawn if pod.shape.gpus > 1)
     assert several / sum(pod.shape.gpus for pod in drawn) == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_load_without_pods_of_several_gpus_is_refused() -> None:
     with pytest.raises(BenchFailed, match="several"):
-        openb.draw(KNOWN[:1], 10, 1)
+        openb_sample.draw(KNOWN[:1], 10, 1)
 
 
 def test_arrivals_ask_for_so_much_of_the_cluster_while_they_last() -> None:
-    spread = openb.spread(openb.draw(KNOWN, 10_000, 1), 50, 1.2, 1)
+    spread = openb_sample.spread(openb_sample.draw(KNOWN, 10_000, 1), 50, 1.2, 1)
     work = sum(pod.shape.gpus * pod.runs for pod in spread)
     assert spread[-1].at == pytest.approx(work / 50 / 1.2, rel=0.02)
     assert all(a.at <= b.at for a, b in itertools.pairwise(spread))
@@ -135,15 +135,15 @@ def test_packing_profile_equals_the_documented_one() -> None:
     strategy = fit["args"]["scoringStrategy"]
     weights = {each["name"]: each["weight"] for each in strategy["resources"]}
     assert strategy["type"] == "MostAllocated"
-    assert weights["nvidia.com/gpu"] == stockmodel.DEVICE_WEIGHT * weights["cpu"]
+    assert weights["nvidia.com/gpu"] == default_scheduler_model.DEVICE_WEIGHT * weights["cpu"]
     assert weights["cpu"] == weights["memory"]
 
 
 def test_the_model_of_the_stock_scheduler_spreads_and_by_the_other_profile_packs() -> None:
     two = (Machine("a", 8, "g2", 80, 80), Machine("b", 8, "g2", 80, 80))
     pods = [Arrival(Shape(4, 10, 10), 100.0, float(at)) for at in range(4)]
-    spread = [one.node for one in stockmodel.play(pods, two, most=False, seed=1)]
-    packed = [one.node for one in stockmodel.play(pods, two, most=True, seed=1)]
+    spread = [one.node for one in default_scheduler_model.play(pods, two, most=False, seed=1)]
+    packed = [one.node for one in default_scheduler_model.play(pods, two, most=True, seed=1)]
     assert len(set(spread[:2])) == 2
     assert len(set(packed[:2])) == 1
     assert sorted(packed) == ["a", "a", "b", "b"]
@@ -155,7 +155,7 @@ def test_in_the_model_whatever_fits_starts_and_the_rest_waits_for_an_end() -> No
         Arrival(Shape(8, 0, 0), 10.0, 1.0),
         Arrival(Shape(4, 0, 0), 3.0, 2.0),
     ]
-    seen = stockmodel.play(pods, ONE, most=False, seed=1)
+    seen = default_scheduler_model.play(pods, ONE, most=False, seed=1)
     assert [(one.bound, one.ended) for one in seen] == [(0.0, 10.0), (10.0, 20.0), (2.0, 5.0)]
 
 
@@ -188,17 +188,17 @@ def test_a_watch_notes_when_the_gate_went_when_a_node_was_written_and_when_it_en
             heard("probe", **bound),
         )
     ):
-        assert playing.hear(line, seen, float(at)) == "7"
+        assert timed_pods.hear(line, seen, float(at)) == "7"
     assert seen == [Seen(), Seen(None, 1.0, 2.0, 3.0, "n")]
 
 
 def test_a_watch_that_ended_in_an_error_is_no_result() -> None:
     with pytest.raises(ClusterUnavailable, match="watch"):
-        playing.hear(heard("pod-00000", "ERROR"), [Seen()], 0.0)
+        timed_pods.hear(heard("pod-00000", "ERROR"), [Seen()], 0.0)
 
 
 def test_pod_manifest_has_models_run_time_and_requests() -> None:
-    pod = msgspec.json.decode(playing.pod("p", Arrival(Shape(2, 1500, GIB, ("g2",)), 1.5)))
+    pod = msgspec.json.decode(timed_pods.pod("p", Arrival(Shape(2, 1500, GIB, ("g2",)), 1.5)))
     assert pod["metadata"]["annotations"]["kwok.fairgate.dev/runtime"] == "1.500s"
     [container] = pod["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
@@ -206,5 +206,5 @@ def test_pod_manifest_has_models_run_time_and_requests() -> None:
     terms = pod["spec"]["affinity"]["nodeAffinity"]
     [term] = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "gpu_model", "operator": "In", "values": ["g2"]}]
-    bare = msgspec.json.decode(playing.pod("p", Arrival(Shape(1, 0, 0), 1.0)))
+    bare = msgspec.json.decode(timed_pods.pod("p", Arrival(Shape(1, 0, 0), 1.0)))
     assert "affinity" not in bare["spec"]

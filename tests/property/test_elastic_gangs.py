@@ -34,8 +34,8 @@ from app.sim.cluster.jobs import SimulatedJob
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload
 from tests.property.engine_driver import GPU, MANAGED, Drive, Started, pods_of, rules_of
+from tests.property.random_clusters import NO_RESERVATION, POOL, Script, Submit, dense
 from tests.property.reference_engine import Job, Naive, Site, Team
-from tests.property.scripts import NO_RESERVATION, POOL, Script, Submit, dense
 from tests.support.depth import cases
 
 EXACT = 1 + Fraction(1, 10**9)

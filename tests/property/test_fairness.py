@@ -21,8 +21,7 @@ from app.core.engine import Engine
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim
 from tests.property.engine_driver import GPU, MANAGED, Drive, Started, node_of, pods_of, tenant_of
-from tests.property.reference_engine import Naive, Site
-from tests.property.scripts import (
+from tests.property.random_clusters import (
     NO_RESERVATION,
     POOL,
     WEIGHTS,
@@ -36,6 +35,7 @@ from tests.property.scripts import (
     scripts,
     trees,
 )
+from tests.property.reference_engine import Naive, Site
 from tests.support.depth import cases
 
 EXACT = Fraction(1) + Fraction(1, 10**9)

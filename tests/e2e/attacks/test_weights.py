@@ -10,7 +10,7 @@ from app.core.admission import validation
 from tests.e2e.attacks.attack_cluster import BLUE, Ground, body, layer_of
 from tests.e2e.attacks.attack_namespaces import FIRST, yard
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.attacks.rest import asked, token_of
+from tests.e2e.attacks.rest_requests import asked, token_of
 from tests.support.cluster_driver import Object, Stage, tenant, until
 from tests.support.personas import person
 from tests.support.shares import quotas, status

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, body, layer_of, path
 from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
-from tests.e2e.attacks.port import JSON, Port, review, written
+from tests.e2e.attacks.webhook_port import JSON, Port, review, written
 from tests.support.cluster_driver import GATE, GPU, Object, Stage, gates, until
 from tests.support.personas import Refused
 

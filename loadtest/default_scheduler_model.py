@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from app.sim.replay.machines import Machine
 from loadtest.occupancy import Seen
-from loadtest.openb import Arrival, Shape, times
+from loadtest.openb_sample import Arrival, Shape, times
 
 DEVICE_WEIGHT = 10
 """Weight of a device, as in the profile of `profiles.PACKING`."""

@@ -23,7 +23,7 @@ from app.store.leader_store import RedisStore
 from tests.e2e.attacks.attack_cluster import RED, Ground, path
 from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.attacks.rest import asked, token_of
+from tests.e2e.attacks.rest_requests import asked, token_of
 from tests.support.audit_checks import anchor, audit
 from tests.support.cluster_driver import GATE, Object, Stage, gates, until
 

@@ -12,8 +12,8 @@ from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
 from app.k8s_types import objects
 from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
 from tests.faults import philly
+from tests.faults.job_replay import LABEL, Diary, bodies
 from tests.faults.philly import Account, Result, Window, differences, simulate, sum_up
-from tests.faults.submitting import LABEL, Diary, bodies
 
 HEAD = "submit_s,tenant,user,job_id,pods,gpus_per_pod,duration_s"
 

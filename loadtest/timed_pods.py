@@ -19,7 +19,7 @@ from app.k8s_types import objects
 from app.kube.client import Client
 from loadtest import load
 from loadtest.occupancy import Seen
-from loadtest.openb import MODEL, Arrival, Shape
+from loadtest.openb_sample import MODEL, Arrival, Shape
 
 RUNTIME = "kwok.fairgate.dev/runtime"
 READY_SECONDS, SILENCE = 90.0, 120.0

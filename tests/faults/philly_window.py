@@ -1,8 +1,8 @@
 """The Philly window on a cluster and in the simulator: the same jobs, users, times and policy.
 
-`python -m tests.faults.window`. It starts with an empty cluster, by default with all of P4 in 29
-minutes. The same users must starve, each user's usage must agree within 10 %, and the observer must
-find no violation.
+`python -m tests.faults.philly_window`. It starts with an empty cluster, by default with all of P4
+in 29 minutes. The same users must starve, each user's usage must agree within 10 %, and the
+observer must find no violation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from app.devcluster.signals import signals_as_interrupt
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry
 from loadtest.philly import TRACES
 from tests.faults.fault_cluster import Rig, open_rig
+from tests.faults.job_replay import play
 from tests.faults.philly import (
     GPUS_OF_NODE,
     HOUR,
@@ -38,7 +39,6 @@ from tests.faults.philly import (
     simulate,
     sum_up,
 )
-from tests.faults.submitting import play
 
 LOG = TRACES / "philly_2017.csv.gz"
 P4 = {"start": 4_204_619.0, "span": 345_600.0, "tenant": "vcb436b2", "gpus": 320}
@@ -167,7 +167,9 @@ def _table(here: Result, there: Result) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.window", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.philly_window", description=__doc__
+    )
     parser.add_argument("--log", type=Path, default=LOG, help="default: that in CLUSTER_LOGS")
     parser.add_argument("--tenant", default=P4["tenant"], help="default: of P4; '' is all")
     parser.add_argument("--from", dest="start", type=float, default=P4["start"])
