@@ -44,7 +44,7 @@ from loadtest import (
     virtual,
     whatif,
 )
-from loadtest.bench_cluster import Ground, ground
+from loadtest.bench_cluster import BenchCluster, local_cluster
 from loadtest.figures import Measure
 from loadtest.load import BenchFailed
 from loadtest.report import Report, show
@@ -218,11 +218,11 @@ def _on_cluster(
     chosen: list[str], pods: int | None, rounds: int | None, progress: ConsoleProgress
 ) -> tuple[list[Measure], dict[str, str]]:
     # A signal raises only KeyboardInterrupt, so all started processes are always ended.
-    with signals_as_interrupt(), ground(progress) as (cluster, programs):
+    with signals_as_interrupt(), local_cluster(progress) as (cluster, programs):
 
         async def measure() -> list[Measure]:
-            async with Ground.on(cluster, progress) as place:
-                return [await MEASURES[name].measure(place, pods, rounds) for name in chosen]
+            async with BenchCluster.on(cluster, progress) as bench:
+                return [await MEASURES[name].measure(bench, pods, rounds) for name in chosen]
 
         return uvloop.run(measure()), machine.versions(programs)
 

@@ -54,7 +54,7 @@ BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindi
 
 
 @contextmanager
-def ground(progress: SetupProgress) -> Iterator[tuple[LocalCluster, dict[str, Path]]]:
+def local_cluster(progress: SetupProgress) -> Iterator[tuple[LocalCluster, dict[str, Path]]]:
     """Bring up a cluster, yield it with its programs, and remove it completely.
 
     Leftovers of an earlier killed run are removed first.
@@ -72,7 +72,7 @@ def ground(progress: SetupProgress) -> Iterator[tuple[LocalCluster, dict[str, Pa
             cluster.down()
 
 
-class Ground:
+class BenchCluster:
     """A running cluster, and a client with administrator rights."""
 
     def __init__(self, cluster: LocalCluster, client: Client, progress: SetupProgress) -> None:
@@ -82,16 +82,18 @@ class Ground:
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, cluster: LocalCluster, progress: SetupProgress) -> AsyncIterator[Ground]:
+    async def on(
+        cls, cluster: LocalCluster, progress: SetupProgress
+    ) -> AsyncIterator[BenchCluster]:
         """Connect a client, and yield when the leader has counted the nodes."""
         # One connection for the watch, the others for the concurrent requests of the load.
         client = await Client.connect(cluster.kubeconfig, pool_size=load.CONNECTIONS + 1)
         try:
-            place = cls(cluster, client, progress)
+            bench = cls(cluster, client, progress)
             spec = {"nodeSelector": NODES.labels}
             await load.create(client, f"{API}/pools", _object("Pool", POOL, spec))
-            await load.until(place.is_empty, "the leader has not counted the nodes")
-            yield place
+            await load.until(bench.is_empty, "the leader has not counted the nodes")
+            yield bench
         finally:
             await client.close()
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from app.core.well_known import GATE
 from loadtest import load, noop_webhook
-from loadtest.bench_cluster import UNPOLICIED, Ground
+from loadtest.bench_cluster import UNPOLICIED, BenchCluster
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 
 NAME = "creations"
@@ -49,18 +49,18 @@ GATES = {
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
-async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+async def measure(bench: BenchCluster, pods: int | None, rounds: int | None) -> Measure:
     """Create `pods` pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
-    await _prepare(ground)
-    with ground.step("creations: warming up"):
+    await _prepare(bench)
+    with bench.step("creations: warming up"):
         for arm in ARMS:
-            await _turn(ground, arm, min(pods, WARM_UP))
+            await _turn(bench, arm, min(pods, WARM_UP))
     taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for number, arm in turns(list(ARMS), rounds):
-        with ground.step(f"creations, round {number} of {rounds}: {ARMS[arm]}"):
-            taken[arm].append(await _turn(ground, arm, pods))
-    await ground.start_controller()
+        with bench.step(f"creations, round {number} of {rounds}: {ARMS[arm]}"):
+            taken[arm].append(await _turn(bench, arm, pods))
+    await bench.start_controller()
     figures = columns(ARMS, "pods/s", taken)
     return Measure(
         NAME,
@@ -84,41 +84,41 @@ async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measu
     )
 
 
-async def _prepare(ground: Ground) -> None:
+async def _prepare(bench: BenchCluster) -> None:
     for namespace in NAMESPACES.values():
-        await load.create_namespace(ground.client, namespace)
-    await ground.stop_controller()
-    await ground.lift_policies()
-    client_config = noop_webhook.start(ground.folder)
-    conditions = (await load.read(ground.client, f"{WEBHOOKS}/fairgate"))["webhooks"][0].get(
+        await load.create_namespace(bench.client, namespace)
+    await bench.stop_controller()
+    await bench.lift_policies()
+    client_config = noop_webhook.start(bench.folder)
+    conditions = (await load.read(bench.client, f"{WEBHOOKS}/fairgate"))["webhooks"][0].get(
         "matchConditions", []
     )
     for arm, asked in (("noop", []), ("filtered", conditions)):
         body = noop_webhook.configuration(arm, client_config, NAMESPACES[arm], asked)
-        await load.create(ground.client, WEBHOOKS, body)
+        await load.create(bench.client, WEBHOOKS, body)
     for arm in ARMS:  # a new webhook configuration takes effect with a delay
-        await load.until(partial(_holds, ground, arm), f"{ARMS[arm]} is not asked")
+        await load.until(partial(_holds, bench, arm), f"{ARMS[arm]} is not asked")
 
 
-async def _turn(ground: Ground, arm: str, pods: int) -> float:
+async def _turn(bench: BenchCluster, arm: str, pods: int) -> float:
     """Create the pods of one turn and delete them again; return the pods per second."""
     namespace = NAMESPACES[arm]
     bodies = [load.pod(name, gated=True) for name in load.names(pods)]
-    seconds = await load.create_pods(ground.client, namespace, bodies)
-    found = await load.gates_of(ground.client, namespace, load.names(pods)[-1])
+    seconds = await load.create_pods(bench.client, namespace, bodies)
+    found = await load.gates_of(bench.client, namespace, load.names(pods)[-1])
     if found != GATES[arm]:
         raise load.BenchFailed(
             f"Pods made with {ARMS[arm]} carry the gates {found} instead of {GATES[arm]}; "
             "the measure would not compare what it says."
         )
-    await load.clear(ground.client, [namespace])
+    await load.clear(bench.client, [namespace])
     return rate(pods, seconds)
 
 
-async def _holds(ground: Ground, arm: str) -> bool:
+async def _holds(bench: BenchCluster, arm: str) -> bool:
     """Return whether a new pod of this arm gets the expected gates."""
     namespace, name = NAMESPACES[arm], "probe"
-    await load.create_pod(ground.client, namespace, load.pod(name, gated=True))
-    found = await load.gates_of(ground.client, namespace, name)
-    await load.clear(ground.client, [namespace])
+    await load.create_pod(bench.client, namespace, load.pod(name, gated=True))
+    found = await load.gates_of(bench.client, namespace, name)
+    await load.clear(bench.client, [namespace])
     return found == GATES[arm]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from loadtest import load
-from loadtest.bench_cluster import Ground
+from loadtest.bench_cluster import BenchCluster
 from loadtest.figures import Measure, Series, columns, percentile, ratio, turns
 from loadtest.gate_watch import gates
 
@@ -26,19 +26,19 @@ ARMS = {"bare": "bare watch and patch", "fairgate": "Fairgate"}
 NAMESPACES = {"bare": "bench-reacted", "fairgate": "bench-queued"}
 
 
-async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+async def measure(bench: BenchCluster, pods: int | None, rounds: int | None) -> Measure:
     """Create `pods` pods, 20 per second, in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     for namespace in NAMESPACES.values():
-        await load.create_namespace(ground.client, namespace)
-    await ground.create_tenant(NAMESPACES["fairgate"], paused=False)
-    with ground.step("latency: warming up"):
+        await load.create_namespace(bench.client, namespace)
+    await bench.create_tenant(NAMESPACES["fairgate"], paused=False)
+    with bench.step("latency: warming up"):
         for arm in ARMS:
-            await _turn(ground, arm, A_SECOND)
+            await _turn(bench, arm, A_SECOND)
     taken: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     for number, arm in turns(list(ARMS), rounds):
-        with ground.step(f"latency, round {number} of {rounds}: {ARMS[arm]}"):
-            taken[arm].append(await _turn(ground, arm, pods))
+        with bench.step(f"latency, round {number} of {rounds}: {ARMS[arm]}"):
+            taken[arm].append(await _turn(bench, arm, pods))
     middle, tail = _figures(taken, 50), _figures(taken, 99)
     return Measure(
         NAME,
@@ -62,7 +62,7 @@ def _figures(taken: dict[str, list[list[float]]], per_cent: int) -> dict[str, Se
     return columns(titles, "ms", values)
 
 
-async def _turn(ground: Ground, arm: str, pods: int) -> list[float]:
+async def _turn(bench: BenchCluster, arm: str, pods: int) -> list[float]:
     """Create the pods of one turn at the fixed rate; return the wait of each in milliseconds."""
     namespace, bare = NAMESPACES[arm], arm == "bare"
     names = load.names(pods)
@@ -71,19 +71,19 @@ async def _turn(ground: Ground, arm: str, pods: int) -> list[float]:
     async def create(name: str) -> None:
         body = load.pod(name, gated=bare)
         sent[name] = time.monotonic()
-        await load.create_pod(ground.client, namespace, body)
+        await load.create_pod(bench.client, namespace, body)
 
     async with load.together() as group:
 
         def react(name: str) -> None:
             if bare:
-                group.create_task(load.ungate(ground.client, namespace, name))
+                group.create_task(load.ungate(bench.client, namespace, name))
 
-        async with gates(ground.client, namespace, react) as watch:
+        async with gates(bench.client, namespace, react) as watch:
             await _at_pace(names, lambda name: group.create_task(create(name)))
             await watch.wait(pods, PATIENCE_SECONDS)
-    await load.clear(ground.client, [namespace])
-    await load.until(ground.is_empty, "the leader still counts pods that are gone")
+    await load.clear(bench.client, [namespace])
+    await load.until(bench.is_empty, "the leader still counts pods that are gone")
     return [(watch.opened[name] - sent[name]) * 1000 for name in names]
 
 

@@ -18,7 +18,7 @@ import uvloop
 from app.devcluster.progress import SetupProgress
 from app.devcluster.signals import signals_as_interrupt
 from loadtest import kueue, load
-from loadtest.bench_cluster import Ground, ground
+from loadtest.bench_cluster import BenchCluster, local_cluster
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 from loadtest.gate_watch import gates
 from loadtest.kueue import Kueue
@@ -41,29 +41,29 @@ ARMS = {
 def measure(progress: SetupProgress, folder: Path, pods: int | None, rounds: int | None) -> Measure:
     """Measure with the Kueue built in this folder. Raises InvalidInput if there is none."""
     kueue.program(folder)
-    with signals_as_interrupt(), ground(progress) as (cluster, _):
+    with signals_as_interrupt(), local_cluster(progress) as (cluster, _):
 
         async def take() -> Measure:
-            async with Ground.on(cluster, progress) as place:
-                peer = Kueue(folder, cluster, place.client)
-                return await _measure(place, peer, pods or PODS, rounds or ROUNDS)
+            async with BenchCluster.on(cluster, progress) as bench:
+                peer = Kueue(folder, cluster, bench.client)
+                return await _measure(bench, peer, pods or PODS, rounds or ROUNDS)
 
         return uvloop.run(take())
 
 
-async def _measure(place: Ground, peer: Kueue, pods: int, rounds: int) -> Measure:
-    with place.step("peers: installing Kueue"):
-        await place.stop_fairgate()
+async def _measure(bench: BenchCluster, peer: Kueue, pods: int, rounds: int) -> Measure:
+    with bench.step("peers: installing Kueue"):
+        await bench.stop_fairgate()
         # With the scheduler stopped, Fairgate otherwise releases only a few pods.
-        await place.set_policy({"maxUnbound": pods, "maxUnownedUnbound": pods})
+        await bench.set_policy({"maxUnbound": pods, "maxUnownedUnbound": pods})
         await peer.install()
-        await place.start_fairgate()
-        await load.create_namespace(place.client, FAIRGATE)
-        await place.create_tenant(FAIRGATE, paused=False)
+        await bench.start_fairgate()
+        await load.create_namespace(bench.client, FAIRGATE)
+        await bench.create_tenant(FAIRGATE, paused=False)
     taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for number, arm in turns(list(ARMS), rounds):
-        with place.step(f"peers, round {number} of {rounds}: {ARMS[arm]}"):
-            taken[arm].append(rate(pods, await _turn(place, peer, arm, pods)))
+        with bench.step(f"peers, round {number} of {rounds}: {ARMS[arm]}"):
+            taken[arm].append(rate(pods, await _turn(bench, peer, arm, pods)))
     figures = columns(ARMS, "pods/s", taken)
     return Measure(
         NAME,
@@ -88,39 +88,39 @@ async def _measure(place: Ground, peer: Kueue, pods: int, rounds: int) -> Measur
     )
 
 
-async def _turn(place: Ground, peer: Kueue, arm: str, pods: int) -> float:
+async def _turn(bench: BenchCluster, peer: Kueue, arm: str, pods: int) -> float:
     """Create the pods of one turn; return the seconds from the first create to the last gate."""
-    async with _only(place, peer, arm):
+    async with _only(bench, peer, arm):
         if not arm.endswith("stopped"):
-            return await _timed(place, arm, pods)
-        async with place.without_scheduler():
-            return await _timed(place, arm, pods)
+            return await _timed(bench, arm, pods)
+        async with bench.without_scheduler():
+            return await _timed(bench, arm, pods)
 
 
-async def _timed(place: Ground, arm: str, pods: int) -> float:
+async def _timed(bench: BenchCluster, arm: str, pods: int) -> float:
     ours = arm.startswith("fairgate")
     namespace = FAIRGATE if ours else kueue.NAMESPACE
     one = partial(load.pod, gated=False) if ours else kueue.pod
     bodies = [one(name) for name in load.names(pods)]
-    async with gates(place.client, namespace) as watch:
+    async with gates(bench.client, namespace) as watch:
         began = time.monotonic()
-        await load.create_pods(place.client, namespace, bodies)
+        await load.create_pods(bench.client, namespace, bodies)
         ended = await watch.wait(pods, SECONDS)
-    await load.clear(place.client, [namespace])
+    await load.clear(bench.client, [namespace])
     return ended - began
 
 
 @asynccontextmanager
-async def _only(place: Ground, peer: Kueue, arm: str) -> AsyncIterator[None]:
+async def _only(bench: BenchCluster, peer: Kueue, arm: str) -> AsyncIterator[None]:
     """Run only the queue of this arm during the block."""
     if arm.startswith("fairgate"):
-        await load.until(place.is_empty, "the leader still counts pods that are gone")
+        await load.until(bench.is_empty, "the leader still counts pods that are gone")
         yield
         return
-    await place.stop_fairgate()
+    await bench.stop_fairgate()
     try:
         await peer.start()
         yield
     finally:
         peer.stop()
-        await place.start_fairgate()
+        await bench.start_fairgate()

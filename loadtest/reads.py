@@ -18,7 +18,7 @@ import aiohttp
 
 from app.devcluster.nodes import GPU
 from loadtest import load
-from loadtest.bench_cluster import NODES, Ground
+from loadtest.bench_cluster import NODES, BenchCluster
 from loadtest.figures import Measure, Target, columns, percentile, rate, ratio, turns
 
 NAME = "reads"
@@ -61,27 +61,27 @@ READS = ("tenants", "queue", "workload", "quotas")
 Taken = dict[str, list[float]]
 
 
-async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+async def measure(bench: BenchCluster, pods: int | None, rounds: int | None) -> Measure:
     """Read while `pods` pods wait, `rounds` times; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     namespaces = [f"bench-read-{number:02}" for number in range(TENANTS)]
     each = -(-pods // TENANTS)
-    with ground.step(f"reads: {each * TENANTS:,} pods begin to wait"):
-        await _fill(ground, namespaces, each)
+    with bench.step(f"reads: {each * TENANTS:,} pods begin to wait"):
+        await _fill(bench, namespaces, each)
     rates: Taken = {arm: [] for arm in ARMS}
     slowest: Taken = {arm: [] for arm in ARMS}
     paths = {arm: _paths(arm, namespaces, load.names(each)) for arm in ARMS}
-    async with _readers(ground, namespaces[: load.CONNECTIONS]) as readers:
-        with ground.step("reads: warming up"):
+    async with _readers(bench, namespaces[: load.CONNECTIONS]) as readers:
+        with bench.step("reads: warming up"):
             for arm in ARMS:
                 await _turn(readers, paths[arm], WARM_UP)
         for number, arm in turns(list(ARMS), rounds):
-            with ground.step(f"reads, round {number} of {rounds}: {ARMS[arm]}"):
+            with bench.step(f"reads, round {number} of {rounds}: {ARMS[arm]}"):
                 seconds, waits = await _turn(readers, paths[arm], REQUESTS)
             rates[arm].append(rate(REQUESTS, seconds))
             slowest[arm].append(percentile(waits, 99) * 1000)
-    await load.clear(ground.client, [*namespaces, WALL])
-    await load.until(ground.is_empty, "the leader still counts pods that are gone")
+    await load.clear(bench.client, [*namespaces, WALL])
+    await load.until(bench.is_empty, "the leader still counts pods that are gone")
     return _told(rates, slowest, each * TENANTS, rounds)
 
 
@@ -118,35 +118,35 @@ def _paths(arm: str, namespaces: Sequence[str], names: Sequence[str]) -> Iterato
     return itertools.cycle(made)
 
 
-async def _fill(ground: Ground, namespaces: Sequence[str], each: int) -> None:
+async def _fill(bench: BenchCluster, namespaces: Sequence[str], each: int) -> None:
     """Occupy all GPUs, and create waiting pods of every tenant."""
     whole = NODES.capacity[GPU]
-    await load.create_namespace(ground.client, WALL)
+    await load.create_namespace(bench.client, WALL)
     await load.create_pods(
-        ground.client, WALL, [load.pod(name, gated=False, gpus=int(whole)) for name in
+        bench.client, WALL, [load.pod(name, gated=False, gpus=int(whole)) for name in
                               load.names(NODES.count)],
     )  # fmt: skip
-    await load.until(ground.is_full, "the leader has not let the cluster be filled")
+    await load.until(bench.is_full, "the leader has not let the cluster be filled")
     for namespace in namespaces:
-        await load.create_namespace(ground.client, namespace)
-        await ground.create_tenant(namespace, paused=False)
+        await load.create_namespace(bench.client, namespace)
+        await bench.create_tenant(namespace, paused=False)
         bodies = [load.pod(name, gated=False) for name in load.names(each)]
-        await load.create_pods(ground.client, namespace, bodies)
+        await load.create_pods(bench.client, namespace, bodies)
     for namespace in namespaces:
-        seen = partial(ground.has_pending, namespace, each)
+        seen = partial(bench.has_pending, namespace, each)
         await load.until(seen, "the leader has not seen all pods")
 
 
 @asynccontextmanager
 async def _readers(
-    ground: Ground, namespaces: Sequence[str]
+    bench: BenchCluster, namespaces: Sequence[str]
 ) -> AsyncIterator[list[aiohttp.ClientSession]]:
     """Yield the session of a service account of each namespace, after RBAC allows its requests.
 
     All service accounts of one namespace together may send 200 requests a second.
     """
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": ROLE}}
-    await load.create(ground.client, f"{RBAC}/clusterroles", {**role, "rules": RULES})
+    await load.create(bench.client, f"{RBAC}/clusterroles", {**role, "rules": RULES})
     binding = {
         **role,
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
@@ -154,12 +154,12 @@ async def _readers(
             {"kind": "ServiceAccount", "name": READER, "namespace": n} for n in namespaces
         ],
     }
-    await load.create(ground.client, f"{RBAC}/clusterrolebindings", binding)
-    url, context = ground.api
+    await load.create(bench.client, f"{RBAC}/clusterrolebindings", binding)
+    url, context = bench.api
     sessions = []
     try:
         for namespace in namespaces:
-            token = await ground.token(namespace, READER)
+            token = await bench.token(namespace, READER)
             head = {"Authorization": f"Bearer {token}"}
             sessions.append(_session(url, context, head))
         for session in sessions:

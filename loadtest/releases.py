@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from loadtest import load
-from loadtest.bench_cluster import GPUS, Ground
+from loadtest.bench_cluster import GPUS, BenchCluster
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 from loadtest.gate_watch import gates
 
@@ -23,21 +23,21 @@ BARE = "bench-bare"
 HELD = "bench-held"
 
 
-async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+async def measure(bench: BenchCluster, pods: int | None, rounds: int | None) -> Measure:
     """Release `pods` held pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     if pods > GPUS:
         raise load.BenchFailed(f"The cluster has room for {GPUS} pods; ask for no more by --pods.")
     for namespace in (BARE, HELD):
-        await load.create_namespace(ground.client, namespace)
-    await ground.create_tenant(HELD, paused=True)
-    with ground.step("releases: warming up"):
+        await load.create_namespace(bench.client, namespace)
+    await bench.create_tenant(HELD, paused=True)
+    with bench.step("releases: warming up"):
         for turn in _TURNS.values():
-            await turn(ground, min(pods, WARM_UP))
+            await turn(bench, min(pods, WARM_UP))
     taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for number, arm in turns(list(ARMS), rounds):
-        with ground.step(f"releases, round {number} of {rounds}: {ARMS[arm]}"):
-            taken[arm].append(rate(pods, await _TURNS[arm](ground, pods)))
+        with bench.step(f"releases, round {number} of {rounds}: {ARMS[arm]}"):
+            taken[arm].append(rate(pods, await _TURNS[arm](bench, pods)))
     figures = columns(ARMS, "pods/s", taken)
     return Measure(
         NAME,
@@ -53,41 +53,41 @@ async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measu
     )
 
 
-async def _bare(ground: Ground, pods: int) -> float:
+async def _bare(bench: BenchCluster, pods: int) -> float:
     """Remove the gate of the benchmark from `pods` pods; return the seconds taken."""
     names = load.names(pods)
     bodies = [load.pod(name, gated=True) for name in names]
-    await load.create_pods(ground.client, BARE, bodies)
-    async with gates(ground.client, BARE) as watch:
+    await load.create_pods(bench.client, BARE, bodies)
+    async with gates(bench.client, BARE) as watch:
         began = time.monotonic()
         limit = _limit(pods)
-        await load.over(names, lambda name: load.ungate(ground.client, BARE, name), limit)
+        await load.over(names, lambda name: load.ungate(bench.client, BARE, name), limit)
         ended = await watch.wait(pods, limit)
-    await _settle(ground, BARE)
+    await _settle(bench, BARE)
     return ended - began
 
 
-async def _fairgate(ground: Ground, pods: int) -> float:
+async def _fairgate(bench: BenchCluster, pods: int) -> float:
     """Unpause a tenant with `pods` held pods; return the seconds until all are released."""
-    await ground.hold(HELD)
+    await bench.hold(HELD)
     bodies = [load.pod(name, gated=False) for name in load.names(pods)]
-    await load.create_pods(ground.client, HELD, bodies)
-    await load.until(lambda: ground.has_pending(HELD, pods), "the leader has not seen all pods")
-    async with gates(ground.client, HELD) as watch:
+    await load.create_pods(bench.client, HELD, bodies)
+    await load.until(lambda: bench.has_pending(HELD, pods), "the leader has not seen all pods")
+    async with gates(bench.client, HELD) as watch:
         began = time.monotonic()
-        await ground.let_go(HELD)
+        await bench.let_go(HELD)
         ended = await watch.wait(pods, _limit(pods))
-    await _settle(ground, HELD)
+    await _settle(bench, HELD)
     return ended - began
 
 
 _TURNS = {"bare": _bare, "fairgate": _fairgate}
 
 
-async def _settle(ground: Ground, namespace: str) -> None:
+async def _settle(bench: BenchCluster, namespace: str) -> None:
     """Delete all pods, and wait until the leader has counted that."""
-    await load.clear(ground.client, [namespace])
-    await load.until(ground.is_empty, "the leader still counts pods that are gone")
+    await load.clear(bench.client, [namespace])
+    await load.until(bench.is_empty, "the leader still counts pods that are gone")
 
 
 def _limit(pods: int) -> float:

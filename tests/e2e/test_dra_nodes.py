@@ -27,17 +27,17 @@ SICK = {"key": "sick", "effect": "NoSchedule"}
 
 
 @pytest.fixture
-def ground(stage: Stage) -> DraNodes:
+def nodes(stage: Stage) -> DraNodes:
     """Two nodes with four GPUs each."""
-    ground = DraNodes(stage)
+    nodes = DraNodes(stage)
     for name in ("dra-0", "dra-1"):
-        ground.add(name, gpus(4))
-    until("the GPUs of the slices are capacity", lambda: ground.capacity() == 8)
-    return ground
+        nodes.add(name, gpus(4))
+    until("the GPUs of the slices are capacity", lambda: nodes.capacity() == 8)
+    return nodes
 
 
 @pytest.fixture
-def ours(stage: Stage, ground: DraNodes) -> Iterator[str]:
+def ours(stage: Stage, nodes: DraNodes) -> Iterator[str]:
     """A namespace with its own tenant."""
     namespace = stage.namespace(f"dra-{next(NUMBERS)}")
     stage.tenant(namespace, "1", namespace)
@@ -124,28 +124,28 @@ def test_every_gpu_of_the_slices_is_used(stage: Stage, ours: str) -> None:
 
 
 def test_capacity_follows_taints_generations_and_incomplete_pools(
-    stage: Stage, ground: DraNodes, ours: str
+    stage: Stage, nodes: DraNodes, ours: str
 ) -> None:
     tainted = [gpu("gpu-0", taints=[SICK]), *gpus(4)[1:]]
     stage.apply("default", resource_slice("dra-0", tainted, generation=2))
-    until("a tainted device is no capacity", lambda: ground.capacity() == 7)
+    until("a tainted device is no capacity", lambda: nodes.capacity() == 7)
     stage.apply("default", resource_slice("dra-0", gpus(2), generation=3, count=2))
-    until("an incomplete pool is no capacity", lambda: ground.capacity() == 4)
-    ground.put(resource_slice("dra-0", [gpu("gpu-2")], number=1, generation=3, count=2))
-    until("the complete pool is capacity", lambda: ground.capacity() == 7)
+    until("an incomplete pool is no capacity", lambda: nodes.capacity() == 4)
+    nodes.put(resource_slice("dra-0", [gpu("gpu-2")], number=1, generation=3, count=2))
+    until("the complete pool is capacity", lambda: nodes.capacity() == 7)
     stage.apply(ours, pod("p", 4))
     runs(stage, ours, "p")
     assert stage.pods(ours)[0]["spec"]["nodeName"] == "dra-1"
 
 
 def test_devices_of_an_exempt_namespace_are_not_given_out_again(
-    stage: Stage, ground: DraNodes, ours: str
+    stage: Stage, nodes: DraNodes, ours: str
 ) -> None:
     system = "kube-system"
     stage.apply(system, template("agent", 3), claiming("agent", resourceClaimTemplateName="agent"))
     try:
         until("it has devices", lambda: sorted(devices_of(stage, system).values()) == [3])
-        until("5 are left", lambda: ground.capacity() == 5)
+        until("5 are left", lambda: nodes.capacity() == 5)
         stage.apply(ours, pod("p", 4), pod("q", 2))
         runs(stage, ours, "p")
     finally:
@@ -155,7 +155,7 @@ def test_devices_of_an_exempt_namespace_are_not_given_out_again(
 
 
 def test_selectors_choose_the_node_and_why_counts_the_devices(
-    stage: Stage, ground: DraNodes, ours: str
+    stage: Stage, nodes: DraNodes, ours: str
 ) -> None:
     big = [gpu(f"gpu-{i}", "h100" if i < 2 else "a100") for i in range(4)]
     stage.apply("default", resource_slice("dra-1", big, generation=2))

@@ -49,7 +49,7 @@ def saying(name: str, gpus: int = 1, **annotations: str) -> Object:
     return item
 
 
-class Ground:
+class MemoryPools:
     """Nodes and pools of one test, on the shared cluster."""
 
     def __init__(self, stage: Stage) -> None:
@@ -81,23 +81,23 @@ class Ground:
 
 
 @pytest.fixture
-def ground(stage: Stage) -> Ground:
-    return Ground(stage)
+def pools(stage: Stage) -> MemoryPools:
+    return MemoryPools(stage)
 
 
 @pytest.fixture
-def kinds(ground: Ground) -> Ground:
+def kinds(pools: MemoryPools) -> MemoryPools:
     """Nodes with T4, A100 (40 and 80 GiB) and H100 devices, one pool per kind."""
-    ground.stage.objects += [("pool", name) for name in ("t4", "a100-40", "a100-80", "h100")]
-    ground.stage.cluster.kubectl("apply", "-f", str(EXAMPLES / "memory-pools.yaml"))
-    ground.put(
+    pools.stage.objects += [("pool", name) for name in ("t4", "a100-40", "a100-80", "h100")]
+    pools.stage.cluster.kubectl("apply", "-f", str(EXAMPLES / "memory-pools.yaml"))
+    pools.put(
         node("mem-t4", "t4", 2),
         node("mem-a100-40", "a100-40", 4),
         node("mem-a100-80", "a100-80", 2),
         node("mem-h100", "h100", 8),
     )
-    ground.known("t4", "a100-40", "a100-80", "h100")
-    return ground
+    pools.known("t4", "a100-40", "a100-80", "h100")
+    return pools
 
 
 def refusal(act: Callable[[], object]) -> str:
@@ -108,7 +108,7 @@ def refusal(act: Callable[[], object]) -> str:
 
 
 def test_a_model_runs_on_the_smallest_devices_that_hold_it(
-    kinds: Ground, stage: Stage, tmp_path: Path
+    kinds: MemoryPools, stage: Stage, tmp_path: Path
 ) -> None:
     ours = stage.namespace("models")
     stage.apply(
@@ -133,7 +133,7 @@ def test_a_model_runs_on_the_smallest_devices_that_hold_it(
 
 
 def test_small_model_uses_larger_devices_if_small_ones_are_in_use(
-    kinds: Ground, stage: Stage
+    kinds: MemoryPools, stage: Stage
 ) -> None:
     ours = stage.namespace("overflow")
     for number in range(4):
@@ -144,7 +144,7 @@ def test_small_model_uses_larger_devices_if_small_ones_are_in_use(
 
 
 def test_model_too_large_for_every_device_is_refused_with_the_reason(
-    kinds: Ground, stage: Stage
+    kinds: MemoryPools, stage: Stage
 ) -> None:
     ours = stage.namespace("too-large")
     sentence = refusal(lambda: stage.apply(ours, saying("m70b", model_size="70B")))
@@ -161,7 +161,7 @@ def test_model_too_large_for_every_device_is_refused_with_the_reason(
     until("it runs", lambda: stage.running(ours) == ["m70b"])
 
 
-def test_events_of_a_job_show_why_its_pods_are_refused(kinds: Ground, stage: Stage) -> None:
+def test_events_of_a_job_show_why_its_pods_are_refused(kinds: MemoryPools, stage: Stage) -> None:
     ours = stage.namespace("job-too-large")
     template = saying("x", model_size="405B")
     del template["metadata"]["name"], template["apiVersion"], template["kind"]
@@ -190,14 +190,14 @@ def test_events_of_a_job_show_why_its_pods_are_refused(kinds: Ground, stage: Sta
     ids=["unit", "no-unit", "size", "no-pool", "named-pool"],
 )
 def test_invalid_memory_and_pool_annotations_are_refused(
-    kinds: Ground, stage: Stage, annotations: dict[str, str], sentence: str
+    kinds: MemoryPools, stage: Stage, annotations: dict[str, str], sentence: str
 ) -> None:
     ours = stage.namespace("bad-input")
     assert sentence in refusal(lambda: stage.apply(ours, saying("p", **annotations)))
     assert stage.pods(ours) == []
 
 
-def test_pod_beyond_the_limit_of_every_pool_is_refused(kinds: Ground, stage: Stage) -> None:
+def test_pod_beyond_the_limit_of_every_pool_is_refused(kinds: MemoryPools, stage: Stage) -> None:
     ours = stage.namespace("limited-kinds")
     limit = {GPU: 1}
     every = ("t4", "a100-40", "a100-80", "h100")
@@ -217,10 +217,10 @@ def test_pod_beyond_the_limit_of_every_pool_is_refused(kinds: Ground, stage: Sta
     until("it is refused", refused)
 
 
-def test_device_memory_is_read_from_node_labels(ground: Ground, stage: Stage) -> None:
+def test_device_memory_is_read_from_node_labels(pools: MemoryPools, stage: Stage) -> None:
     label = {"nvidia.com/gpu.memory": "15360"}
-    ground.put(pool("found"), node("mem-found-0", "found", 8, **label))
-    ground.known("found")
+    pools.put(pool("found"), node("mem-found-0", "found", 8, **label))
+    pools.known("found")
     ours = stage.namespace("labelled")
     stage.apply(ours, saying("small", model_size="7B"), saying("large", model_size="13B"))
     until("the small one runs", lambda: stage.running(ours) == ["small"])
@@ -228,39 +228,39 @@ def test_device_memory_is_read_from_node_labels(ground: Ground, stage: Stage) ->
     large = {"nvidia.com/gpu.memory": "40960"}
     stage.delete(ours, "small")
     stage.cluster.kubectl("delete", "node", "mem-found-0")
-    ground.put(node("mem-found-1", "found", 8, **large))
+    pools.put(node("mem-found-1", "found", 8, **large))
     until("the large one runs", lambda: stage.running(ours) == ["large"])
-    assert ground.nodes(ours) == {"large": "mem-found-1"}
+    assert pools.nodes(ours) == {"large": "mem-found-1"}
 
 
 def test_pod_is_released_into_an_autoscaled_pool_before_its_node_exists(
-    ground: Ground, stage: Stage
+    pools: MemoryPools, stage: Stage
 ) -> None:
-    ground.put(pool("auto", maxCapacity={GPU: 16}), node("mem-auto-0", "auto", 8))
-    ground.known("auto")
+    pools.put(pool("auto", maxCapacity={GPU: 16}), node("mem-auto-0", "auto", 8))
+    pools.known("auto")
     ours = stage.namespace("auto")
     stage.apply(ours, pod("a", 8))
     until("the first runs", lambda: stage.running(ours) == ["a"])
     stage.apply(ours, pod("b", 8))
     until("the second is released", lambda: len(stage.using(ours)) == 2)
     stage.apply(ours, pod("c", 8))
-    until("the pool says so", lambda: ground.reason("auto") == "NodesAwaited")
+    until("the pool says so", lambda: pools.reason("auto") == "NodesAwaited")
     assert stage.held(ours) == ["c"]
-    assert ground.nodes(ours)["b"] == ""
-    ground.put(node("mem-auto-1", "auto", 8))
-    until("it is bound", lambda: ground.nodes(ours)["b"] == "mem-auto-1")
-    until("the pool has what it waited for", lambda: ground.reason("auto") == "InForce")
+    assert pools.nodes(ours)["b"] == ""
+    pools.put(node("mem-auto-1", "auto", 8))
+    until("it is bound", lambda: pools.nodes(ours)["b"] == "mem-auto-1")
+    until("the pool has what it waited for", lambda: pools.reason("auto") == "InForce")
     assert stage.held(ours) == ["c"]
 
 
 def test_pod_is_evicted_and_the_pool_reports_it_if_no_node_appears(
-    ground: Ground, stage: Stage
+    pools: MemoryPools, stage: Stage
 ) -> None:
     spec = {"schedulingTimeout": "15s", "evictUnowned": True}
     kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "spec": spec}
-    ground.put({**kind, "metadata": {"name": "default"}})
-    ground.put(pool("auto", maxCapacity={GPU: 24}), node("mem-auto-0", "auto", 8))
-    ground.known("auto")
+    pools.put({**kind, "metadata": {"name": "default"}})
+    pools.put(pool("auto", maxCapacity={GPU: 24}), node("mem-auto-0", "auto", 8))
+    pools.known("auto")
     ours = stage.namespace("in-vain")
     stage.apply(ours, pod("a", 8))
     until("the first runs", lambda: stage.running(ours) == ["a"])
@@ -268,14 +268,14 @@ def test_pod_is_evicted_and_the_pool_reports_it_if_no_node_appears(
     stage.apply(ours, pod("b", 8))
     other = stage.as_user("somebody-else", theirs)  # one user would close it only for itself
     other.run("apply", "-n", theirs, "-f", "-", stdin=json.dumps(pod("b", 8)))
-    until("the pool says that none came", lambda: ground.reason("auto") == "NodesMissing")
-    until("its place is given back", lambda: set(ground.nodes(ours)) == {"a"})
-    until("and the other's", lambda: not ground.nodes(theirs))
-    assert re.search(r"until \d{4}-\S+ only existing nodes are used", ground.told("auto"))
+    until("the pool says that none came", lambda: pools.reason("auto") == "NodesMissing")
+    until("its place is given back", lambda: set(pools.nodes(ours)) == {"a"})
+    until("and the other's", lambda: not pools.nodes(theirs))
+    assert re.search(r"until \d{4}-\S+ only existing nodes are used", pools.told("auto"))
     assert stage.running(ours) == ["a"]
     stage.apply(ours, pod("c", 8), pod("d", 8))
     until("one of them tries in its turn", lambda: len(stage.using(ours)) == 2)
     assert len(stage.held(ours)) == 1  # one at a time, until a node appears
-    ground.put(node("mem-auto-1", "auto", 8), node("mem-auto-2", "auto", 8))
+    pools.put(node("mem-auto-1", "auto", 8), node("mem-auto-2", "auto", 8))
     until("both are bound", lambda: len(stage.running(ours)) == 3)
-    until("all is well again", lambda: ground.reason("auto") == "InForce")
+    until("all is well again", lambda: pools.reason("auto") == "InForce")

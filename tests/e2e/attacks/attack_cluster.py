@@ -45,7 +45,7 @@ TWIN = {"priorityClassName": "fairgate.none", "preemptionPolicy": "Never"}
 
 
 @dataclass
-class Ground:
+class AttackEnvironment:
     """A cluster of four nodes with 8 GPUs each, with Fairgate in one mode."""
 
     cluster: LocalCluster
@@ -144,7 +144,7 @@ def layer_of(said: str | None) -> str:
 
 
 @contextmanager
-def ground(mode: str) -> Iterator[Ground]:
+def env(mode: str) -> Iterator[AttackEnvironment]:
     """Start a cluster in this mode, and remove it completely at the end."""
     cluster = LocalCluster(folders.own_folder(f"attacks-{mode}"))
     try:
@@ -157,7 +157,7 @@ def ground(mode: str) -> Iterator[Ground]:
         cluster.down()
 
 
-def _people(cluster: LocalCluster, mode: str) -> Ground:
+def _people(cluster: LocalCluster, mode: str) -> AttackEnvironment:
     for namespace in (RED, BLUE):
         cluster.kubectl("create", "namespace", namespace)
     roles = (("mallory", RED, "edit"), ("bob", BLUE, "edit"), ("chief", RED, "admin"))
@@ -165,7 +165,7 @@ def _people(cluster: LocalCluster, mode: str) -> Ground:
         grant = (f"--clusterrole={role}", f"--user={user}", "-n", namespace)
         cluster.kubectl("create", "rolebinding", user, *grant)
     mallory, bob, chief = (person(cluster, user) for user, _, _ in roles)
-    return Ground(
+    return AttackEnvironment(
         cluster,
         mode,
         Person(cluster.kubeconfig),
@@ -177,7 +177,7 @@ def _people(cluster: LocalCluster, mode: str) -> Ground:
     )
 
 
-def _prepare(place: Ground) -> None:
+def _prepare(place: AttackEnvironment) -> None:
     """Create the held, parked and running pods before the attacks begin."""
     for namespace in (RED, BLUE):
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
@@ -197,7 +197,7 @@ def _prepare(place: Ground) -> None:
         until(f"{name} runs", lambda n=name: place.pod(n)["status"].get("phase") == "Running")  # type: ignore[misc]
 
 
-def _enter(place: Ground) -> None:
+def _enter(place: AttackEnvironment) -> None:
     cluster, mallory = place.cluster, place.mallory
     match place.mode:
         case "policies":

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.attacks.attack_cluster import OPEN, RED, Ground, Object, path
+from tests.e2e.attacks.attack_cluster import OPEN, RED, AttackEnvironment, Object, path
 from tests.support.cluster_driver import until
 from tests.support.personas import Person, Refused, person
 
@@ -21,7 +21,9 @@ CHANGED = {"everything": "P", "policies": "P", "webhook": "W", "killed": "P"}
 """The layer that refuses a change, by mode."""
 
 
-def somebody(ground: Ground, name: str, *rules: Object, namespace: str | None = RED) -> Person:
+def somebody(
+    env: AttackEnvironment, name: str, *rules: Object, namespace: str | None = RED
+) -> Person:
     """Return a user with these rights in a namespace, or in all namespaces if it is None.
 
     The function waits until the last verb of each rule works on its last resource.
@@ -37,8 +39,8 @@ def somebody(ground: Ground, name: str, *rules: Object, namespace: str | None = 
     }
     for suffix, what in (("", role), ("Binding", binding)):
         document = {"apiVersion": f"{RBAC}/v1", "kind": kind + suffix, **what}
-        ground.admin.refused("POST", f"{root}/{kind.lower()}{suffix.lower()}s", document)
-    who = person(ground.cluster, name)
+        env.admin.refused("POST", f"{root}/{kind.lower()}{suffix.lower()}s", document)
+    who = person(env.cluster, name)
     until(f"{name} has these rights", lambda: all(_may(who, namespace, rule) for rule in rules))
     return who
 
@@ -61,17 +63,19 @@ def rule(verbs: str, *resources: str, group: str = "") -> Object:
     return {"apiGroups": [group], "resources": list(resources), "verbs": verbs.split()}
 
 
-def ready(ground: Ground, body: Object, user: str = "mallory", namespace: str = RED) -> Object:
+def ready(
+    env: AttackEnvironment, body: Object, user: str = "mallory", namespace: str = RED
+) -> Object:
     """Return a pod in the form that can be stored in this mode.
 
     If no webhook completes the pod, gate and stamps are written by hand.
     """
-    return ground.stamped(body, user, namespace) if ground.mode == "policies" else body
+    return env.stamped(body, user, namespace) if env.mode == "policies" else body
 
 
-def submit(ground: Ground, body: Object) -> Object:
+def submit(env: AttackEnvironment, body: Object) -> Object:
     """Create a pod of Mallory in `red`, in a mode that allows it, and return it."""
-    made: Object = ground.mallory.call("POST", path(RED), ready(ground, body))
+    made: Object = env.mallory.call("POST", path(RED), ready(env, body))
     return made
 
 
@@ -83,24 +87,24 @@ def answer(who: Person, method: str, at: str, body: object = None, kind: str = "
         return error
 
 
-def remove(ground: Ground, *names: str, namespace: str = RED) -> None:
+def remove(env: AttackEnvironment, *names: str, namespace: str = RED) -> None:
     """Delete pods at once and wait until they are gone."""
     now = {"gracePeriodSeconds": 0}
     for name in names:
-        ground.admin.refused("DELETE", path(namespace, name), now)
+        env.admin.refused("DELETE", path(namespace, name), now)
     for name in names:
-        until(f"{name} is gone", gone(ground, name, namespace))
+        until(f"{name} is gone", gone(env, name, namespace))
 
 
-def gone(ground: Ground, name: str, namespace: str = RED) -> Callable[[], bool]:
+def gone(env: AttackEnvironment, name: str, namespace: str = RED) -> Callable[[], bool]:
     """Return a function that reports whether a pod is gone."""
-    return lambda: not ground.exists(name, namespace)
+    return lambda: not env.exists(name, namespace)
 
 
-def told(ground: Ground, name: str, words: str, namespace: str = RED) -> Callable[[], bool]:
+def told(env: AttackEnvironment, name: str, words: str, namespace: str = RED) -> Callable[[], bool]:
     """Return a function that reports whether an event of a pod contains these words."""
     at = f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name={name}"
-    return lambda: any(words in each["message"] for each in ground.admin.get(at)["items"])
+    return lambda: any(words in each["message"] for each in env.admin.get(at)["items"])
 
 
 def without(gate: str, gates: list[str]) -> list[Object]:
@@ -111,9 +115,9 @@ def without(gate: str, gates: list[str]) -> list[Object]:
     return [{"op": "test", "path": f"{at}/name", "value": gate}, {"op": "remove", "path": at}]
 
 
-def with_token(ground: Ground, namespace: str, account: str) -> Person:
+def with_token(env: AttackEnvironment, namespace: str, account: str) -> Person:
     """Return a service account that authenticates with its own token."""
-    token = ground.cluster.kubectl("create", "token", account, "-n", namespace).strip()
-    document = yaml.safe_load(ground.cluster.create_user("nobody"))
+    token = env.cluster.kubectl("create", "token", account, "-n", namespace).strip()
+    document = yaml.safe_load(env.cluster.create_user("nobody"))
     document["users"][0]["user"] = {"token": token}
     return Person(yaml.safe_dump(document))

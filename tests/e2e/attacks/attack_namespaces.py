@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from app.tls.certificate_authority import new_authority, write_private
-from tests.e2e.attacks.attack_cluster import Ground, path
+from tests.e2e.attacks.attack_cluster import AttackEnvironment, path
 from tests.support.cluster_driver import GATE, Object, Stage, gates, name_of, until
 from tests.support.personas import Person, person
 
@@ -27,14 +27,14 @@ FIRST = {"everything": "P", "policies": "P", "webhook": "W", "killed": "P"}
 
 def only(*modes: str) -> pytest.MarkDecorator:
     """Mark a test that applies only to these modes."""
-    return pytest.mark.parametrize("ground", modes, indirect=True, scope="session")
+    return pytest.mark.parametrize("env", modes, indirect=True, scope="session")
 
 
 @dataclass
 class Yard:
     """An empty namespace that belongs to the attacker."""
 
-    ground: Ground
+    env: AttackEnvironment
     stage: Stage
     namespace: str
 
@@ -43,14 +43,14 @@ class Yard:
 
         Return the message of the refusal, or None if it was accepted.
         """
-        if self.ground.mode == "policies":
-            body = self.ground.stamped(body, user, self.namespace)
-        return (who or self.ground.mallory).refused("POST", path(self.namespace), body)
+        if self.env.mode == "policies":
+            body = self.env.stamped(body, user, self.namespace)
+        return (who or self.env.mallory).refused("POST", path(self.namespace), body)
 
     @property
     def pods(self) -> list[Object]:
         """All pods of the namespace."""
-        return list(self.ground.admin.get(path(self.namespace))["items"])
+        return list(self.env.admin.get(path(self.namespace))["items"])
 
     def released(self) -> set[str]:
         """Return the names of the released pods."""
@@ -66,7 +66,7 @@ class Yard:
         return any(
             (event["involvedObject"]["name"], event["reason"]) == (name, reason)
             and words in event["message"]
-            for event in self.ground.admin.get(events)["items"]
+            for event in self.env.admin.get(events)["items"]
         )
 
     def used(self, tenant: str = "") -> float:
@@ -75,53 +75,53 @@ class Yard:
         return self.stage.metric("controller", "fairgate_used_resources", label)
 
 
-def yard(ground: Ground, stage: Stage, *users: str) -> Yard:
+def yard(env: AttackEnvironment, stage: Stage, *users: str) -> Yard:
     """Return a new namespace that Mallory, or these users, may edit."""
-    namespace = stage.namespace(ground.name("yard"))
+    namespace = stage.namespace(env.name("yard"))
     users = users or ("mallory",)
-    allow(ground, namespace, "edit", *users)
-    known = {"mallory": ground.mallory, "bob": ground.bob}
+    allow(env, namespace, "edit", *users)
+    known = {"mallory": env.mallory, "bob": env.bob}
     for who in (known[user] for user in users if user in known):
         until("RBAC lets them in", lambda w=who: w.refused("GET", path(namespace), None) is None)  # type: ignore[misc]
-    return Yard(ground, stage, namespace)
+    return Yard(env, stage, namespace)
 
 
-def allow(ground: Ground, namespace: str, role: str, *users: str) -> None:
+def allow(env: AttackEnvironment, namespace: str, role: str, *users: str) -> None:
     """Bind a ClusterRole to users in a namespace; return after it works and pods can be created."""
     group = "rbac.authorization.k8s.io"
     binding = {
         "apiVersion": f"{group}/v1",
         "kind": "RoleBinding",
-        "metadata": {"name": ground.name("grant")},
+        "metadata": {"name": env.name("grant")},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": group, "kind": "User", "name": user} for user in users],
     }
     where = f"/apis/{group}/v1/namespaces/{namespace}/rolebindings"
-    ground.admin.call("POST", where, binding)
+    env.admin.call("POST", where, binding)
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-    until("pods can be made", lambda: ground.admin.refused("GET", account, None) is None)
+    until("pods can be made", lambda: env.admin.refused("GET", account, None) is None)
 
 
-def grant(ground: Ground, stage: Stage, user: str, verbs: str, *resources: str) -> None:
+def grant(env: AttackEnvironment, stage: Stage, user: str, verbs: str, *resources: str) -> None:
     """Grant a user these verbs cluster-wide, like the role of an installed product."""
-    name = ground.name("extra")
+    name = env.name("extra")
     what = ("--verb=" + verbs, "--resource=" + ",".join(resources))
-    ground.cluster.kubectl("create", "clusterrole", name, *what)
+    env.cluster.kubectl("create", "clusterrole", name, *what)
     to = (f"--clusterrole={name}", f"--user={user}")
-    ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+    env.cluster.kubectl("create", "clusterrolebinding", name, *to)
     stage.objects += [("clusterrolebinding", name), ("clusterrole", name)]
 
 
-def armed(ground: Ground, stage: Stage, *resources: str) -> Person:
+def armed(env: AttackEnvironment, stage: Stage, *resources: str) -> Person:
     """Return a user that may edit the red namespace and write these resources."""
-    user = ground.name("armed")
-    allow(ground, "red", "edit", user)
-    grant(ground, stage, user, "get,patch,update,create", *resources)
-    return person(ground.cluster, user)
+    user = env.name("armed")
+    allow(env, "red", "edit", user)
+    grant(env, stage, user, "get,patch,update,create", *resources)
+    return person(env.cluster, user)
 
 
 @contextlib.contextmanager
-def late_webhook(ground: Ground, folder: Path, label: str) -> Iterator[None]:
+def late_webhook(env: AttackEnvironment, folder: Path, label: str) -> Iterator[None]:
     """Register a webhook, called after Fairgate's, that adds a GPU to pods with a label."""
     now = datetime.now(UTC)
     authority = new_authority("another-webhook", now, 1)
@@ -140,10 +140,10 @@ def late_webhook(ground: Ground, folder: Path, label: str) -> Iterator[None]:
     url = f"https://127.0.0.1:{server.server_address[1]}/"
     name = "zz-another"
     try:
-        ground.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_hooks(name, url, ca, label)))
+        env.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_hooks(name, url, ca, label)))
         yield
     finally:
-        ground.cluster.kubectl("delete", "mutatingwebhookconfiguration", name, "--ignore-not-found")
+        env.cluster.kubectl("delete", "mutatingwebhookconfiguration", name, "--ignore-not-found")
         server.shutdown()
         thread.join()
         server.server_close()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.devcluster.binaries import Tools
-from tests.e2e.attacks.attack_cluster import MODES, Ground
-from tests.e2e.attacks.attack_cluster import ground as entered
+from tests.e2e.attacks.attack_cluster import MODES, AttackEnvironment
+from tests.e2e.attacks.attack_cluster import env as entered
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import Stage
 
@@ -28,18 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """End the cluster after the last attack, so that it takes no CPU time of other tests."""
     yield
-    place = getattr(item, "funcargs", {}).get("ground")
+    place = getattr(item, "funcargs", {}).get("env")
     if place is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
         place.cluster.down()
 
 
 def _mode(item: pytest.Item) -> Any:
     callspec = getattr(item, "callspec", None)
-    return callspec.params.get("ground") if callspec else None
+    return callspec.params.get("env") if callspec else None
 
 
 @pytest.fixture(scope="session", params=MODES)
-def ground(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Ground]:
+def env(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[AttackEnvironment]:
     """A cluster in one mode. Tests run in every mode unless `only` restricts them."""
     with entered(request.param) as place:
         yield place
@@ -55,9 +55,9 @@ def outcomes() -> Iterator[Outcomes]:
 
 
 @pytest.fixture
-def stage(ground: Ground, tmp_path: Path) -> Iterator[Stage]:
+def stage(env: AttackEnvironment, tmp_path: Path) -> Iterator[Stage]:
     """Objects that one test creates in the cluster and removes at its end."""
-    stage = Stage(ground.cluster, folder=tmp_path)
+    stage = Stage(env.cluster, folder=tmp_path)
     try:
         yield stage
     finally:

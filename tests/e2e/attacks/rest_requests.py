@@ -7,13 +7,15 @@ import ssl
 import urllib.request
 from urllib.error import HTTPError
 
-from tests.e2e.attacks.attack_cluster import Ground
+from tests.e2e.attacks.attack_cluster import AttackEnvironment
 from tests.support.personas import Person
 
 
-def asked(ground: Ground, method: str, at: str, token: str, sent: object = None) -> tuple[int, str]:
+def asked(
+    env: AttackEnvironment, method: str, at: str, token: str, sent: object = None
+) -> tuple[int, str]:
     """Send a request; return the status and the body. An empty token is not sent."""
-    details = ground.cluster.details()
+    details = env.cluster.details()
     data = None if sent is None else json.dumps(sent).encode()
     headers = {"Content-Type": "application/json"}
     if token:

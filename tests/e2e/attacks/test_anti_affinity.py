@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from app.core.admission import validation
-from tests.e2e.attacks.attack_cluster import BLUE, RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import (
+    BLUE,
+    RED,
+    AttackEnvironment,
+    Object,
+    body,
+    layer_of,
+    path,
+)
 from tests.e2e.attacks.attack_helpers import CREATED
 from tests.e2e.attacks.attack_namespaces import FIRST, only, yard
 from tests.e2e.attacks.outcomes import Outcomes
@@ -39,35 +47,37 @@ def wall(name: str, term: Object, gpus: int = 0, key: str = EVERYWHERE) -> Objec
 
 @pytest.mark.parametrize("reach", WALLS)
 def test_34_anti_affinity_to_pods_of_other_namespaces_is_refused(
-    ground: Ground, outcomes: Outcomes, reach: str
+    env: AttackEnvironment, outcomes: Outcomes, reach: str
 ) -> None:
-    for who in (ground.mallory, ground.chief):
-        name = ground.name("wall")
+    for who in (env.mallory, env.chief):
+        name = env.name("wall")
         said = who.refused("POST", path(RED), wall(name, WALLS[reach]))
         assert said is not None
         assert validation.DISTANCE in said
-        assert layer_of(said) == FIRST[ground.mode]
-        assert not ground.exists(name)
-    outcomes(34, ground.mode, ATTACK, layer_of(said), said)
+        assert layer_of(said) == FIRST[env.mode]
+        assert not env.exists(name)
+    outcomes(34, env.mode, ATTACK, layer_of(said), said)
 
 
-def test_34_anti_affinity_to_other_namespaces_is_refused_for_device_pods(ground: Ground) -> None:
-    name = ground.name("wall")
+def test_34_anti_affinity_to_other_namespaces_is_refused_for_device_pods(
+    env: AttackEnvironment,
+) -> None:
+    name = env.name("wall")
     made = wall(name, WALLS["all namespaces"], gpus=1)
-    made = ground.stamped(made) if ground.mode == "policies" else made
-    said = ground.mallory.refused("POST", path(RED), made)
+    made = env.stamped(made) if env.mode == "policies" else made
+    said = env.mallory.refused("POST", path(RED), made)
     assert said is not None
     stored = {**FIRST, "killed": CREATED["killed"]}  # the pod must be held first
-    assert layer_of(said) == stored[ground.mode]
-    assert ground.mode == "killed" or validation.DISTANCE in said
-    assert not ground.exists(name)
+    assert layer_of(said) == stored[env.mode]
+    assert env.mode == "killed" or validation.DISTANCE in said
+    assert not env.exists(name)
 
 
-def test_34_nor_is_a_term_added_later(ground: Ground, outcomes: Outcomes) -> None:
-    name = ground.held()
+def test_34_nor_is_a_term_added_later(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    name = env.held()
     rule = {REQUIRED: [{"topologyKey": EVERYWHERE, **WALLS["all namespaces"]}]}
     affinity = {"podAntiAffinity": rule}
-    for who in (ground.mallory, ground.chief):
+    for who in (env.mallory, env.chief):
         for kind, change in (
             ("merge", {"spec": {"affinity": affinity}}),
             ("json", [{"op": "add", "path": "/spec/affinity", "value": affinity}]),
@@ -75,29 +85,31 @@ def test_34_nor_is_a_term_added_later(ground: Ground, outcomes: Outcomes) -> Non
             said = who.refused("PATCH", path(RED, name), change, kind)
             assert said is not None
             assert layer_of(said) == "K"
-    stored = ground.pod(name)["spec"].get("affinity", {})
+    stored = env.pod(name)["spec"].get("affinity", {})
     assert "podAntiAffinity" not in stored
-    outcomes(34, ground.mode, "the same by a later change of a held pod", "K", said)
+    outcomes(34, env.mode, "the same by a later change of a held pod", "K", said)
 
 
-def test_34_anti_affinity_within_a_namespace_is_allowed(ground: Ground, outcomes: Outcomes) -> None:
-    name = ground.name("apart")
+def test_34_anti_affinity_within_a_namespace_is_allowed(
+    env: AttackEnvironment, outcomes: Outcomes
+) -> None:
+    name = env.name("apart")
     term = {"labelSelector": {"matchLabels": {"app": name}}}
-    assert ground.mallory.refused("POST", path(RED), wall(name, term)) is None
-    outcomes(34, ground.mode, "the same within a namespace", "D", "its own pods wait")
-    ground.mallory.call("DELETE", path(RED, name), {"gracePeriodSeconds": 1})
+    assert env.mallory.refused("POST", path(RED), wall(name, term)) is None
+    outcomes(34, env.mode, "the same within a namespace", "D", "its own pods wait")
+    env.mallory.call("DELETE", path(RED, name), {"gracePeriodSeconds": 1})
 
 
 @only("everything", "policies", "webhook")
 def test_34_pods_excluded_by_existing_anti_affinity_stay_held(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    where = yard(ground, stage)
+    where = yard(env, stage)
     term = {"namespaceSelector": {}, "labelSelector": {"matchLabels": {"team": where.namespace}}}
-    name, exempt = ground.name("wall"), "kube-system"
-    ground.admin.call("POST", path(exempt), wall(name, term))
+    name, exempt = env.name("wall"), "kube-system"
+    env.admin.call("POST", path(exempt), wall(name, term))
     try:
-        running = lambda: ground.pod(name, exempt)["status"].get("phase") == "Running"  # noqa: E731
+        running = lambda: env.pod(name, exempt)["status"].get("phase") == "Running"  # noqa: E731
         until("the wall stands", running)
         walled = body("walled")
         walled["metadata"]["labels"] = {"team": where.namespace}
@@ -108,7 +120,7 @@ def test_34_pods_excluded_by_existing_anti_affinity_stay_held(
         until("its owner is told", told)
         assert where.held() == {"walled"}
     finally:
-        ground.admin.call("DELETE", path(exempt, name), {"gracePeriodSeconds": 1})
+        env.admin.call("DELETE", path(exempt, name), {"gracePeriodSeconds": 1})
     until("it goes on", lambda: where.released() == {"free", "walled"})
     assert {name_of(pod) for pod in where.pods} == {"free", "walled"}
-    outcomes(34, ground.mode, "a term that exists already", "D", "the pods it selects stay held")
+    outcomes(34, env.mode, "a term that exists already", "D", "the pods it selects stay held")

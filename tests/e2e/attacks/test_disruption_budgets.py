@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import AttackEnvironment, Object, body, layer_of, path
 from tests.e2e.attacks.attack_namespaces import Yard, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import Stage, until
@@ -32,13 +32,13 @@ def make(ours: Yard, kind: str) -> None:
     for number, spec in enumerate(BUDGETS[kind]):
         selector = {"matchLabels": {"kind": kind}}
         made = {"metadata": {"name": f"{kind}-{number}"}, "spec": {"selector": selector, **spec}}
-        ours.ground.mallory.call("POST", at, made)
+        ours.env.mallory.call("POST", at, made)
         until("it is seen", partial(is_seen, ours, f"{at}/{kind}-{number}"))
 
 
 def is_seen(ours: Yard, where: str) -> bool:
     """Return whether the disruption controller has seen a budget."""
-    return "observedGeneration" in ours.ground.admin.get(where).get("status", {})
+    return "observedGeneration" in ours.env.admin.get(where).get("status", {})
 
 
 def labelled(name: str, **labels: Any) -> Object:
@@ -48,13 +48,13 @@ def labelled(name: str, **labels: Any) -> Object:
 
 
 def test_35_pod_protected_by_a_budget_does_not_borrow(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    ours = yard(ground, stage)
-    if ground.mode == "killed":
+    ours = yard(env, stage)
+    if env.mode == "killed":
         said = ours.make(labelled("none", kind="none"))
         assert layer_of(said) == "outage"
-        outcomes(35, ground.mode, ATTACK, "outage", said or "")
+        outcomes(35, env.mode, ATTACK, "outage", said or "")
         return
     for kind in BUDGETS:
         make(ours, kind)
@@ -64,27 +64,27 @@ def test_35_pod_protected_by_a_budget_does_not_borrow(
     for kind in BUDGETS:
         until(f"{kind}: it is said why", lambda k=kind: ours.told(k, "Held", "disruption budget"))  # type: ignore[misc]
     assert ours.held() == set(BUDGETS)
-    outcomes(
-        35, ground.mode, ATTACK, "D", "starts within the guarantee only, and the reason is shown"
-    )
+    outcomes(35, env.mode, ATTACK, "D", "starts within the guarantee only, and the reason is shown")
 
 
-def test_35_labels_are_judged_as_they_are(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
+def test_35_labels_are_judged_as_they_are(
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
+) -> None:
     attack = "change labels so that a budget covers it, before its turn"
-    ours = yard(ground, stage)
-    if ground.mode == "killed":
+    ours = yard(env, stage)
+    if env.mode == "killed":
         assert layer_of(ours.make(labelled("late"))) == "outage"
-        outcomes(35, ground.mode, attack, "outage", "")
+        outcomes(35, env.mode, attack, "outage", "")
         return
     make(ours, "none")
     own = {"schedulingGates": [{"name": "example.com/mine"}]}
     item = labelled("late")
     item["spec"] |= own
-    if ground.mode == "policies":
+    if env.mode == "policies":
         item["spec"]["schedulingGates"].append({"name": "fairgate.io/queue"})
     assert ours.make(item) is None
     at = f"/api/v1/namespaces/{ours.namespace}/pods/late"
-    mallory = ground.mallory
+    mallory = env.mallory
     mallory.call("PATCH", at, {"metadata": {"labels": {"kind": "none"}}})
     gates = [each["name"] for each in mallory.get(at)["spec"]["schedulingGates"]]
     place = f"/spec/schedulingGates/{gates.index('example.com/mine')}"
@@ -92,27 +92,27 @@ def test_35_labels_are_judged_as_they_are(ground: Ground, stage: Stage, outcomes
     assert ours.make(labelled("free")) is None
     until("what no budget covers borrows", lambda: "free" in ours.released())
     assert ours.held() == {"late"}
-    outcomes(35, ground.mode, attack, "D", "the labels at its release count")
+    outcomes(35, env.mode, attack, "D", "the labels at its release count")
 
 
 def test_35_no_pod_becomes_protected_while_it_is_released(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     """The annotation may change until the release. The leader may not have seen the last change."""
     attack = "forbid the eviction in the moment of the release"
-    ours = yard(ground, stage)
-    if ground.mode == "killed":
+    ours = yard(env, stage)
+    if env.mode == "killed":
         assert layer_of(ours.make(body("flips"))) == "outage"
-        outcomes(35, ground.mode, attack, "outage", "")
+        outcomes(35, env.mode, attack, "outage", "")
         return
     for number in range(RACES):
         name = f"flips-{number}"
         assert ours.make(body(name)) is None
         for answer in ("false", "true") * LONG_RACE:
             flip = {"metadata": {"annotations": {"fairgate.io/preemptible": answer}}}
-            if ground.mallory.refused("PATCH", path(ours.namespace, name), flip) is not None:
+            if env.mallory.refused("PATCH", path(ours.namespace, name), flip) is not None:
                 break
         until(f"{name} is released", lambda n=name: n in ours.released())  # type: ignore[misc]
     words = [pod["metadata"]["annotations"]["fairgate.io/preemptible"] for pod in ours.pods]
     assert words == ["true"] * RACES
-    outcomes(35, ground.mode, attack, "D", "the release states that it may be evicted")
+    outcomes(35, env.mode, attack, "D", "the release states that it may be evicted")

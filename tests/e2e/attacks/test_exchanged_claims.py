@@ -18,7 +18,7 @@ import pytest
 from app.core.admission import validation
 from app.core.podspec.resource_claims import FINALIZER
 from app.devcluster.binaries import Tools
-from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import AttackEnvironment, Object, body, layer_of, path
 from tests.e2e.attacks.attack_helpers import CHANGED
 from tests.e2e.attacks.attack_namespaces import Yard, only, yard
 from tests.e2e.attacks.outcomes import Outcomes
@@ -39,7 +39,7 @@ Steps = Callable[["Trap"], list[str | None]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def devices(ground: Ground) -> None:
+def devices(env: AttackEnvironment) -> None:
     """Publish devices on every node, and a DeviceClass for each kind of device."""
     classes: list[Object] = [
         {"name": CARD, "kind": "gpu", "more": {"extendedResourceName": GPU}},
@@ -51,7 +51,7 @@ def devices(ground: Ground) -> None:
         spec = {"selectors": [{"cel": {"expression": expression}}], **each["more"]}
         about = {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": each["name"]}}
         made = {**about, "spec": spec}
-        ground.admin.refused("POST", f"{ROOT}/deviceclasses", made)
+        env.admin.refused("POST", f"{ROOT}/deviceclasses", made)
     for node in NODES:
         found = [device(f"gpu-{number}", "gpu", node) for number in range(8)]
         found += [device(f"nic-{number}", "nic", node) for number in range(64)]
@@ -62,7 +62,7 @@ def devices(ground: Ground) -> None:
             "devices": found,
         }
         kind = {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": f"row32-{node}"}}
-        ground.admin.refused("POST", f"{ROOT}/resourceslices", {**kind, "spec": spec})
+        env.admin.refused("POST", f"{ROOT}/resourceslices", {**kind, "spec": spec})
 
 
 def device(name: str, kind: str, node: str) -> Object:
@@ -101,7 +101,7 @@ def template(name: str, count: int, kind: str) -> Object:
 class Trap:
     """A namespace of a tenant that may have no GPU, with a pod that waits for a claim."""
 
-    ground: Ground
+    env: AttackEnvironment
     yard: Yard
 
     @property
@@ -113,14 +113,14 @@ class Trap:
         return f"{ROOT}/namespaces/{self.yard.namespace}/resourceclaimtemplates"
 
     def claim(self, name: str = "c") -> Object:
-        found: Object = self.ground.admin.get(f"{self.claims}/{name}")
+        found: Object = self.env.admin.get(f"{self.claims}/{name}")
         return found
 
     def is_free(self) -> bool:
-        return self.ground.admin.refused("GET", f"{self.claims}/c", None) is not None
+        return self.env.admin.refused("GET", f"{self.claims}/c", None) is not None
 
     def pod(self, name: str = "bait") -> Object:
-        return self.ground.pod(name, self.yard.namespace)
+        return self.env.pod(name, self.yard.namespace)
 
     def bait(self, name: str = "bait", **source: str) -> None:
         """Create a pod that its affinity keeps unscheduled, and wait until it is released."""
@@ -155,19 +155,19 @@ class Trap:
 
         The witness runs after the scheduler has tried these pods.
         """
-        self.ground.admin.call("POST", self.claims, claim("witness"))
+        self.env.admin.call("POST", self.claims, claim("witness"))
         self.bait("witness", resourceClaimName="witness")
         for name in (*(names or ("bait",)), "witness"):
             made = body(f"spring-of-{name}", 0)
             made["metadata"]["labels"] = {"spring": name}
             if name in nodes:
                 made["spec"]["nodeSelector"] = {HOSTNAME: nodes[name]}
-            assert self.ground.mallory.refused("POST", path(self.yard.namespace), made) is None
+            assert self.env.mallory.refused("POST", path(self.yard.namespace), made) is None
         until("the witness runs", lambda: self.is_bound("witness"))
 
     def gained(self) -> int:
         """Return the number of GPUs allocated to claims of the namespace."""
-        found = self.ground.admin.get(self.claims)["items"]
+        found = self.env.admin.get(self.claims)["items"]
         allocated = [each.get("status", {}).get("allocation") or {} for each in found]
         results = [r for each in allocated for r in each.get("devices", {}).get("results", [])]
         return sum(each["device"].startswith("gpu-") for each in results)
@@ -176,16 +176,16 @@ class Trap:
         """Return the audit entries of this type for this namespace."""
         return [
             entry
-            for entry in entries(self.ground.cluster)
+            for entry in entries(self.env.cluster)
             if entry["deed"] == entry_type
             and entry["facts"].get("namespace") == self.yard.namespace
         ]
 
 
 @pytest.fixture(params=[0])
-def trap(ground: Ground, stage: Stage, request: pytest.FixtureRequest) -> Iterator[Trap]:
+def trap(env: AttackEnvironment, stage: Stage, request: pytest.FixtureRequest) -> Iterator[Trap]:
     """A trap of a tenant that may have no GPU, or as many as the parameter."""
-    place = yard(ground, stage)
+    place = yard(env, stage)
     stage.tenant(
         place.namespace,
         "1",
@@ -193,27 +193,27 @@ def trap(ground: Ground, stage: Stage, request: pytest.FixtureRequest) -> Iterat
         quotas=[{"pool": "default", "limit": {GPU: request.param}}],
     )
     until("the tenant is seen", lambda: bool(stage.get("tenant", place.namespace).get("status")))
-    made = Trap(ground, place)
+    made = Trap(env, place)
     yield made
     now = {"gracePeriodSeconds": 0}
     for each in place.pods:
-        ground.admin.refused("DELETE", path(place.namespace, each["metadata"]["name"]), now)
-    ground.admin.refused("DELETE", made.claims, None)
-    until("no claim is left", lambda: ground.admin.get(made.claims)["items"] == [])
+        env.admin.refused("DELETE", path(place.namespace, each["metadata"]["name"]), now)
+    env.admin.refused("DELETE", made.claims, None)
+    until("no claim is left", lambda: env.admin.get(made.claims)["items"] == [])
 
 
 # --- the attacks ---
 
 
 def delete_and_create(trap: Trap) -> list[str | None]:
-    mallory, at = trap.ground.mallory, f"{trap.claims}/c"
+    mallory, at = trap.env.mallory, f"{trap.claims}/c"
     mallory.call("DELETE", at, {"gracePeriodSeconds": 0})
     return [mallory.refused("POST", trap.claims, claim("c", 8, CARD))]
 
 
 def free_and_create(trap: Trap) -> list[str | None]:
     """Try every way to write the finalizers of a claim, then to create a new one."""
-    mallory, at = trap.ground.mallory, f"{trap.claims}/c"
+    mallory, at = trap.env.mallory, f"{trap.claims}/c"
     found = trap.claim()
     meta = {**found["metadata"], "finalizers": []}
     bare = {"name": "c", "finalizers": []}
@@ -229,7 +229,7 @@ def free_and_create(trap: Trap) -> list[str | None]:
         mallory.refused("PUT", at, {**found, "metadata": meta}),
         mallory.refused("PUT", at, {**found, "metadata": {**meta, "resourceVersion": ""}}),
     ]
-    layer = CHANGED[trap.ground.mode]
+    layer = CHANGED[trap.env.mode]
     for each in said:
         assert each is not None
         assert validation.CLAIM in each
@@ -240,8 +240,8 @@ def free_and_create(trap: Trap) -> list[str | None]:
 
 
 def delete_collection(trap: Trap) -> list[str | None]:
-    trap.ground.mallory.call("DELETE", trap.claims, {"gracePeriodSeconds": 0})
-    return [trap.ground.mallory.refused("POST", trap.claims, claim("c", 8, CARD))]
+    trap.env.mallory.call("DELETE", trap.claims, {"gracePeriodSeconds": 0})
+    return [trap.env.mallory.refused("POST", trap.claims, claim("c", 8, CARD))]
 
 
 WAYS: dict[str, Steps] = {
@@ -254,24 +254,24 @@ WAYS: dict[str, Steps] = {
 @LAYERED
 @pytest.mark.parametrize("way", WAYS)
 def test_32_claim_of_a_released_pod_cannot_be_replaced(
-    ground: Ground, outcomes: Outcomes, trap: Trap, way: str
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap, way: str
 ) -> None:
-    outcomes(ROW, ground.mode, "a claim exchanged after the release", "D", exchanged(trap, way))
+    outcomes(ROW, env.mode, "a claim exchanged after the release", "D", exchanged(trap, way))
 
 
 # Only the leader's memory differs, and no layer reads it.
 @only("everything")
 @pytest.mark.parametrize("way", WAYS)
 def test_32_claim_of_a_released_pod_cannot_be_replaced_after_a_restart(
-    ground: Ground, outcomes: Outcomes, trap: Trap, way: str
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap, way: str
 ) -> None:
-    said = exchanged(trap, way, before=lambda: restart(ground))
-    outcomes(ROW, ground.mode, "a claim exchanged after the release", "D", said)
+    said = exchanged(trap, way, before=lambda: restart(env))
+    outcomes(ROW, env.mode, "a claim exchanged after the release", "D", said)
 
 
 def exchanged(trap: Trap, way: str, before: Callable[[], None] = lambda: None) -> str:
     """Try to exchange the claim of a released pod, check that it fails, and return the refusal."""
-    trap.ground.mallory.call("POST", trap.claims, claim("c"))
+    trap.env.mallory.call("POST", trap.claims, claim("c"))
     trap.bait()
     first = trap.claim()["metadata"]
     assert FINALIZER in first["finalizers"]
@@ -291,10 +291,10 @@ def exchanged(trap: Trap, way: str, before: Callable[[], None] = lambda: None) -
 
 @only("everything")
 def test_32_a_deletion_that_is_under_way_at_the_release_frees_no_name(
-    ground: Ground, outcomes: Outcomes, trap: Trap
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap
 ) -> None:
     """The API server does not look at the finalizers again when a deletion removes the claim."""
-    mallory, names = ground.mallory, [f"c{number}" for number in range(12)]
+    mallory, names = env.mallory, [f"c{number}" for number in range(12)]
 
     def exchange(name: str) -> None:
         mallory.refused("POST", trap.claims, claim(name))
@@ -308,33 +308,33 @@ def test_32_a_deletion_that_is_under_way_at_the_release_frees_no_name(
 
     with ThreadPoolExecutor(len(names)) as threads:
         list(threads.map(exchange, names))
-    ground.admin.call("POST", trap.claims, claim("last"))
+    env.admin.call("POST", trap.claims, claim("last"))
     trap.bait("last", resourceClaimName="last")
     assert trap.told("bypassed") == []
     assert trap.gained() == 0
     seen = "no released pod has another claim"
-    outcomes(ROW, ground.mode, "in the moment of the release", "D", seen)
+    outcomes(ROW, env.mode, "in the moment of the release", "D", seen)
 
 
-def restart(ground: Ground) -> None:
+def restart(env: AttackEnvironment) -> None:
     """Stop the leader and wait for the next term."""
     lease = "/apis/coordination.k8s.io/v1/namespaces/fairgate-system/leases/fairgate-controller"
 
     def terms() -> object:
-        return ground.admin.get(lease)["spec"].get("leaseTransitions")
+        return env.admin.get(lease)["spec"].get("leaseTransitions")
 
     before = terms()
-    ground.cluster.restart("fairgate-controller")
+    env.cluster.restart("fairgate-controller")
     until("another leads", lambda: terms() != before)
 
 
 @LAYERED
 def test_32_a_deleted_owner_does_not_free_the_name(
-    ground: Ground, outcomes: Outcomes, trap: Trap
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap
 ) -> None:
     """The garbage collector deletes a claim of a deleted owner, with the rights of kube-system."""
     maps = f"/api/v1/namespaces/{trap.yard.namespace}/configmaps"
-    mallory = ground.mallory
+    mallory = env.mallory
     owner = mallory.call("POST", maps, {"metadata": {"name": "owner"}})["metadata"]
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
     mallory.call("POST", trap.claims, claim("c", ownerReferences=[reference]))
@@ -346,14 +346,14 @@ def test_32_a_deleted_owner_does_not_free_the_name(
     trap.spring()
     assert trap.gained() == 0
     until("the chain says so", lambda: len(trap.told("claim-deleted")) == 1)
-    outcomes(ROW, ground.mode, "through the garbage collector", "D", said)
+    outcomes(ROW, env.mode, "through the garbage collector", "D", said)
 
 
 @LAYERED
 def test_32_a_generated_claim_is_not_generated_again(
-    ground: Ground, outcomes: Outcomes, trap: Trap
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap
 ) -> None:
-    mallory = ground.mallory
+    mallory = env.mallory
     mallory.call("POST", trap.templates, template("t", 1, NIC))
     trap.bait(resourceClaimTemplateName="t")
     [status] = trap.pod()["status"]["resourceClaimStatuses"]
@@ -363,7 +363,7 @@ def test_32_a_generated_claim_is_not_generated_again(
     mallory.call("POST", trap.templates, template("t", 8, CARD))
     owner = first["ownerReferences"][0]
     marks = {"resource.kubernetes.io/pod-claim-name": "d"}
-    layer = CHANGED[ground.mode]
+    layer = CHANGED[env.mode]
     for forged in (
         claim("forged", 8, CARD, ownerReferences=[owner], annotations=marks),
         claim("forged", 8, CARD, ownerReferences=[owner]),
@@ -373,7 +373,7 @@ def test_32_a_generated_claim_is_not_generated_again(
         assert said is not None
         assert validation.CLAIM_OWNER in said
         assert layer_of(said) == layer
-        outcomes(ROW, ground.mode, "a claim as if it was generated", layer, said)
+        outcomes(ROW, env.mode, "a claim as if it was generated", layer, said)
     orphan = {"metadata": {"ownerReferences": None}}
     said = mallory.refused("PATCH", f"{trap.claims}/{name}", orphan)
     assert said is not None
@@ -390,9 +390,9 @@ def test_32_a_generated_claim_is_not_generated_again(
 
 @LAYERED
 def test_32_shared_claim_cannot_be_replaced_until_the_last_pod_ends(
-    ground: Ground, outcomes: Outcomes, trap: Trap
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap
 ) -> None:
-    mallory = ground.mallory
+    mallory = env.mallory
     mallory.call("POST", trap.claims, claim("c"))
     trap.bait("one")
     trap.bait("two")
@@ -406,52 +406,52 @@ def test_32_shared_claim_cannot_be_replaced_until_the_last_pod_ends(
     assert trap.gained() == 0
     mallory.call("DELETE", path(trap.yard.namespace, "two"), {"gracePeriodSeconds": 0})
     until("the name is free", trap.is_free)
-    outcomes(ROW, ground.mode, "a shared claim", "D", said)
+    outcomes(ROW, env.mode, "a shared claim", "D", said)
 
 
 @LAYERED
 def test_32_an_exchange_is_reported_charged_and_evicted_if_the_name_was_freed_by_force(
-    ground: Ground, outcomes: Outcomes, trap: Trap
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap
 ) -> None:
     """Only a cluster administrator can free the name. The exchange is then detected."""
-    mallory = ground.mallory
+    mallory = env.mallory
     mallory.call("POST", trap.claims, claim("c"))
     trap.bait()
     mallory.call("DELETE", f"{trap.claims}/c")
     free = {"metadata": {"finalizers": None}}
-    ground.admin.refused("PATCH", f"{trap.claims}/c", free)
+    env.admin.refused("PATCH", f"{trap.claims}/c", free)
     until("the name is free", trap.is_free)
     mallory.call("POST", trap.claims, claim("c", 8, CARD))
-    until("it is evicted", lambda: not ground.exists("bait", trap.yard.namespace))
+    until("it is evicted", lambda: not env.exists("bait", trap.yard.namespace))
     assert trap.gained() == 0
     until("the chain says so", lambda: len(trap.told("bypassed")) == 1)
     [entry] = trap.told("bypassed")
     assert entry["facts"]["claim"] == "c"
-    outcomes(ROW, ground.mode, "a name freed by force", "D", "reported as a bypass and evicted")
+    outcomes(ROW, env.mode, "a name freed by force", "D", "reported as a bypass and evicted")
 
 
 @LAYERED
 def test_32_a_namespace_is_deleted_with_its_claims(
-    ground: Ground, stage: Stage, outcomes: Outcomes, trap: Trap
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes, trap: Trap
 ) -> None:
-    ground.mallory.call("POST", trap.claims, claim("c"))
+    env.mallory.call("POST", trap.claims, claim("c"))
     trap.bait()
     namespace = trap.yard.namespace
     stage.namespaces.remove(namespace)
     at = f"/api/v1/namespaces/{namespace}"
-    ground.admin.call("DELETE", at)
-    until("it is gone", lambda: ground.admin.refused("GET", at, None) is not None)
-    outcomes(ROW, ground.mode, "a namespace deleted with its claims", "D", "it is deleted")
+    env.admin.call("DELETE", at)
+    until("it is gone", lambda: env.admin.refused("GET", at, None) is not None)
+    outcomes(ROW, env.mode, "a namespace deleted with its claims", "D", "it is deleted")
 
 
 @LAYERED
 @pytest.mark.parametrize("trap", [8], indirect=True)
 def test_32_a_claim_that_is_allocated_again_gets_no_devices_beyond_the_limit(
-    ground: Ground, outcomes: Outcomes, trap: Trap, cluster_tools: Tools
+    env: AttackEnvironment, outcomes: Outcomes, trap: Trap, cluster_tools: Tools
 ) -> None:
     """A first pod gets one GPU of each claim. The scheduler may allocate seven for a second pod."""
     require_extended_resources(cluster_tools)  # its class counts as GPUs by this feature
-    mallory, home, nodes = ground.mallory, NODES[3], NODES[1:3]
+    mallory, home, nodes = env.mallory, NODES[3], NODES[1:3]
     for node in nodes:
         mallory.call("POST", trap.claims, seven_or_one(node, node))
         trap.make(f"first-{node}", {"resourceClaimName": node}, nodeSelector={HOSTNAME: home})
@@ -464,10 +464,10 @@ def test_32_a_claim_that_is_allocated_again_gets_no_devices_beyond_the_limit(
     for node in nodes:
         first = f"first-{node}"
         mallory.call("DELETE", path(trap.yard.namespace, first), {"gracePeriodSeconds": 1})
-        until("it is gone", lambda n=first: not ground.exists(n, trap.yard.namespace))  # type: ignore[misc]
+        until("it is gone", lambda n=first: not env.exists(n, trap.yard.namespace))  # type: ignore[misc]
     trap.spring(one, other, nodes=dict(zip((one, other), nodes, strict=True)))
     until("one has its seven GPUs", lambda: trap.is_bound(one))
     assert trap.gained() in (7, 8)
     assert GATE in gates(trap.pod(other))
     saw = "the second claim waits: each counts as its largest alternative"
-    outcomes(ROW, ground.mode, "a claim with alternatives, allocated again", "D", saw)
+    outcomes(ROW, env.mode, "a claim with alternatives, allocated again", "D", saw)

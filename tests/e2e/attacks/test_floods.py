@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from app.core.errors import ClusterRefused
 from app.kube.client import Client
-from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, AttackEnvironment, body, layer_of, path
 from tests.e2e.attacks.attack_namespaces import Yard, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.support.cluster_driver import Stage, until
@@ -33,19 +33,19 @@ LIMITED = "its limit (maxPending) is {}"
 
 
 @contextmanager
-def nodes_closed(ground: Ground) -> Iterator[None]:
+def nodes_closed(env: AttackEnvironment) -> Iterator[None]:
     """Stop all releases: no node accepts pods."""
     nodes = [f"gpu-node-{number}" for number in range(NODES)]
-    ground.cluster.kubectl("cordon", *nodes)
+    env.cluster.kubectl("cordon", *nodes)
     try:
         yield
     finally:
-        ground.cluster.kubectl("uncordon", *nodes)
+        env.cluster.kubectl("uncordon", *nodes)
 
 
-def settle(ground: Ground, settler: Person, count: int) -> list[str]:
+def settle(env: AttackEnvironment, settler: Person, count: int) -> list[str]:
     """Create namespaces as a permitted user; return their names once they accept pods."""
-    names = [ground.name("colony") for _ in range(count)]
+    names = [env.name("colony") for _ in range(count)]
 
     def make(name: str) -> None:
         settler.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -57,47 +57,47 @@ def settle(ground: Ground, settler: Person, count: int) -> list[str]:
     return names
 
 
-def leave(ground: Ground, namespaces: list[str]) -> None:
+def leave(env: AttackEnvironment, namespaces: list[str]) -> None:
     for name in namespaces:
-        ground.admin.call("DELETE", path(name))
-    until("they are empty", lambda: not any(ground.admin.get(path(n))["items"] for n in namespaces))
-    ground.cluster.kubectl("delete", "namespace", "--wait=false", *namespaces)
+        env.admin.call("DELETE", path(name))
+    until("they are empty", lambda: not any(env.admin.get(path(n))["items"] for n in namespaces))
+    env.cluster.kubectl("delete", "namespace", "--wait=false", *namespaces)
 
 
 def test_22_many_namespaces_or_users_do_not_increase_the_share(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a hundred namespaces, or users, to weigh more"
-    ours = yard(ground, stage)
-    if ground.mode == "killed":
+    ours = yard(env, stage)
+    if env.mode == "killed":
         said = ours.make(body("p"))
         assert layer_of(said) == "outage"
         assert ours.pods == []
-        outcomes(22, ground.mode, attack, "outage", said or "")
+        outcomes(22, env.mode, attack, "outage", said or "")
         return
-    users = [ground.name("face") for _ in range(WANTED)]
-    crowd = yard(ground, stage, *users)
+    users = [env.name("face") for _ in range(WANTED)]
+    crowd = yard(env, stage, *users)
     for name, namespace in (("honest", ours.namespace), ("crowd", crowd.namespace)):
         stage.tenant(name, "1", namespace)
-    ground.cluster.kubectl("create", "clusterrole", "settler", "--verb=create", "--resource=ns")
+    env.cluster.kubectl("create", "clusterrole", "settler", "--verb=create", "--resource=ns")
     for role in ("settler", "edit"):
-        name = ground.name("grant")
+        name = env.name("grant")
         to = (f"--clusterrole={role}", "--user=settler")
-        ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+        env.cluster.kubectl("create", "clusterrolebinding", name, *to)
         stage.objects.append(("clusterrolebinding", name))
     stage.objects.append(("clusterrole", "settler"))
-    settler = person(ground.cluster, "settler")
-    colonies = settle(ground, settler, 2 * WANTED if ground.mode == "everything" else WANTED)
-    red = ground.admin.get(path(RED))["items"]
+    settler = person(env.cluster, "settler")
+    colonies = settle(env, settler, 2 * WANTED if env.mode == "everything" else WANTED)
+    red = env.admin.get(path(RED))["items"]
     others = sum("nodeName" in each["spec"] for each in red)  # pods that other attacks need
     try:
-        with nodes_closed(ground):
+        with nodes_closed(env):
             for number, user in enumerate(users):
                 assert ours.make(body(f"p-{number}")) is None
-                face = person(ground.cluster, user)
+                face = person(env.cluster, user)
                 assert crowd.make(body(f"p-{number}"), user, face) is None
             for name in colonies:
-                colony = Yard(ground, stage, name)
+                colony = Yard(env, stage, name)
                 assert colony.make(body("p"), "settler", settler) is None
             until("the honest wait", lambda: status(stage, "honest").get("pending") == WANTED)
             until("the crowd waits", lambda: status(stage, "crowd").get("pending") == WANTED)
@@ -109,91 +109,91 @@ def test_22_many_namespaces_or_users_do_not_increase_the_share(
         charged = lambda: len(ours.released()) == ours.used("honest")  # noqa: E731
         until("what is charged to the honest is released", charged)
     finally:
-        leave(ground, colonies)
+        leave(env, colonies)
     saw = f"{len(colonies)} namespaces, {WANTED} users and one honest user got a third each"
-    outcomes(22, ground.mode, attack, "D", saw)
+    outcomes(22, env.mode, attack, "D", saw)
 
 
 def test_22_forged_tenant_label_does_not_change_the_charged_tenant(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a pod with the label of another tenant"
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     item = body("p")
-    if ground.mode == "policies":
-        item = ground.stamped(item, "mallory", ours.namespace)
+    if env.mode == "policies":
+        item = env.stamped(item, "mallory", ours.namespace)
     item["metadata"].setdefault("labels", {})["fairgate.io/tenant"] = "rich"
-    said = ground.mallory.refused("POST", path(ours.namespace), item)
-    if ground.mode == "killed":
+    said = env.mallory.refused("POST", path(ours.namespace), item)
+    if env.mode == "killed":
         assert layer_of(said) == "outage"
         assert ours.pods == []
-        outcomes(22, ground.mode, attack, "outage", said or "")
+        outcomes(22, env.mode, attack, "outage", said or "")
         return
     assert said is None
     until("it is released", lambda: ours.released() == {"p"})
     true = f"ns.{ours.namespace}"
-    assert ground.pod("p", ours.namespace)["metadata"]["labels"]["fairgate.io/tenant"] == true
+    assert env.pod("p", ours.namespace)["metadata"]["labels"]["fairgate.io/tenant"] == true
     until("it is charged to its own", lambda: ours.used() == 1)
     assert ours.used("rich") == 0
-    outcomes(22, ground.mode, attack, "D", "charged to the tenant of its namespace")
+    outcomes(22, env.mode, attack, "D", "charged to the tenant of its namespace")
 
 
 # --- row 27 ---
 
 
 def test_27_flood_of_pods_of_one_tenant_does_not_block_others(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a flood of pods of one tenant"
-    ours, other = yard(ground, stage), yard(ground, stage, "bob")
-    most = MOST if ground.mode == "everything" else 3
+    ours, other = yard(env, stage), yard(env, stage, "bob")
+    most = MOST if env.mode == "everything" else 3
     stage.tenant("flood", "1", ours.namespace, maxPending=most)
     until("it is counted", lambda: status(stage, "flood").get("pending") == 0)
-    match ground.mode:
+    match env.mode:
         case "killed":
             said = ours.make(body("p", TOO_MANY))
             assert layer_of(said) == "outage"
             assert ours.pods == []
-            outcomes(27, ground.mode, attack, "outage", said or "")
+            outcomes(27, env.mode, attack, "outage", said or "")
             return
         case "policies":
             assert [ours.make(body(f"p-{i}", TOO_MANY)) for i in range(3 * most)] == [None] * 9
             saw = "policies cannot count: created, and they wait in one queue"
-            outcomes(27, ground.mode, attack, NOT_ITS_LAYER, saw)
+            outcomes(27, env.mode, attack, NOT_ITS_LAYER, saw)
         case "everything":
-            refusals = asyncio.run(flood(ground, stage, ours.namespace, other))
+            refusals = asyncio.run(flood(env, stage, ours.namespace, other))
             assert len(refusals) >= REFUSALS
             assert len(ours.pods) >= most
             assert all(LIMITED.format(most) in each for each in refusals)
-            outcomes(27, ground.mode, attack, "W", refusals[-1])
+            outcomes(27, env.mode, attack, "W", refusals[-1])
         case _:
             refused: list[str] = []
             until("one is refused", lambda: one_more(ours, refused))
             assert LIMITED.format(most) in refused[0]
             assert layer_of(refused[0]) == "W"
-            outcomes(27, ground.mode, attack, "W", refused[0])
-    if ground.mode != "everything":
-        assert other.make(body("modest"), "bob", ground.bob) is None
+            outcomes(27, env.mode, attack, "W", refused[0])
+    if env.mode != "everything":
+        assert other.make(body("modest"), "bob", env.bob) is None
     until("others go on", lambda: stage.running(other.namespace) == ["modest"])
     assert ours.released() == set()
-    outcomes(27, ground.mode, attack, "D", "a pod of another tenant was released meanwhile")
-    ground.admin.call("DELETE", path(ours.namespace))
+    outcomes(27, env.mode, attack, "D", "a pod of another tenant was released meanwhile")
+    env.admin.call("DELETE", path(ours.namespace))
 
 
 def one_more(ours: Yard, refused: list[str]) -> bool:
     """Create a pod that waits for ever; return whether it was refused, and record the refusal."""
-    said = ours.make(body(ours.ground.name(), TOO_MANY))
+    said = ours.make(body(ours.env.name(), TOO_MANY))
     refused += [said] if said else []
     return said is not None
 
 
-async def flood(ground: Ground, stage: Stage, namespace: str, other: Yard) -> list[str]:
+async def flood(env: AttackEnvironment, stage: Stage, namespace: str, other: Yard) -> list[str]:
     """Create pods as fast as possible, and one pod of another tenant among them; return refusals.
 
     The flood ends when enough pods were refused and the other tenant's pod has been released.
     """
     kubeconfig = stage.folder / "flood.kubeconfig"
-    kubeconfig.write_text(ground.cluster.create_user("mallory"))
+    kubeconfig.write_text(env.cluster.create_user("mallory"))
     client = await Client.connect(kubeconfig, pool_size=AT_ONCE)
     numbers, refusals = iter(range(FLOOD)), list[str]()
 
@@ -205,7 +205,7 @@ async def flood(ground: Ground, stage: Stage, namespace: str, other: Yard) -> li
             except ClusterRefused as error:
                 refusals.append(str(error))
             if number == MOST:
-                bob = (body("modest"), "bob", ground.bob)
+                bob = (body("modest"), "bob", env.bob)
                 assert await asyncio.to_thread(other.make, *bob) is None
             if number > MOST and len(refusals) >= REFUSALS and other.released() == {"modest"}:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from tests.e2e.attacks.attack_cluster import OPEN, RED, Ground, layer_of, path
+from tests.e2e.attacks.attack_cluster import OPEN, RED, AttackEnvironment, layer_of, path
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import GATE
 
@@ -15,32 +15,32 @@ PATCHES = {
 }
 
 
-def test_01_tenant_users_cannot_remove_the_gate(ground: Ground, outcomes: Outcomes) -> None:
-    for who in (ground.mallory, ground.chief):
-        name = ground.held()
+def test_01_tenant_users_cannot_remove_the_gate(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    for who in (env.mallory, env.chief):
+        name = env.held()
         for kind, patch in PATCHES.items():
             said = who.refused("PATCH", path(RED, name), patch, kind)
             assert said is not None, kind
-            assert layer_of(said) in {"killed": ("P", "outage")}.get(ground.mode, ("P", "W"))
-        changed = copy.deepcopy(ground.pod(name))
+            assert layer_of(said) in {"killed": ("P", "outage")}.get(env.mode, ("P", "W"))
+        changed = copy.deepcopy(env.pod(name))
         changed["spec"]["schedulingGates"] = []
         assert who.refused("PUT", path(RED, name), changed) is not None
-        assert ground.is_held(name)
-    outcomes(1, ground.mode, "remove the gate", layer_of(said), said)
+        assert env.is_held(name)
+    outcomes(1, env.mode, "remove the gate", layer_of(said), said)
 
 
 def test_02_gate_labels_and_annotations_cannot_be_removed_together(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    name = ground.held()
-    before = ground.pod(name)
+    name = env.held()
+    before = env.pod(name)
     forget = [OPEN, {"op": "remove", "path": "/metadata/labels"}]
     forget.append({"op": "remove", "path": "/metadata/annotations"})
-    said = ground.mallory.refused("PATCH", path(RED, name), forget, "json")
+    said = env.mallory.refused("PATCH", path(RED, name), forget, "json")
     assert said is not None
-    after = ground.pod(name)
+    after = env.pod(name)
     assert (after["spec"], after["metadata"]["annotations"]) == (
         before["spec"],
         before["metadata"]["annotations"],
     )
-    outcomes(2, ground.mode, "remove gate, labels and annotations", layer_of(said), said)
+    outcomes(2, env.mode, "remove gate, labels and annotations", layer_of(said), said)

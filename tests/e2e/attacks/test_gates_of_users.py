@@ -13,7 +13,7 @@ from tests.e2e.attacks.attack_cluster import (
     OWN_GATE,
     RED,
     TOO_MANY,
-    Ground,
+    AttackEnvironment,
     Object,
     body,
     layer_of,
@@ -37,75 +37,79 @@ def applied(name: str, gate: str | None) -> Object:
 
 
 def test_04_gate_owner_by_server_side_apply_cannot_remove_the_gate(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    name, mallory = ground.name("claimed"), ground.mallory
+    name, mallory = env.name("claimed"), env.mallory
     at = f"{path(RED, name)}?{OWNED}"
-    made = mallory.refused("PATCH", at, ready(ground, applied(name, GATE)), "apply")
-    if ground.mode == "killed":
+    made = mallory.refused("PATCH", at, ready(env, applied(name, GATE)), "apply")
+    if env.mode == "killed":
         assert layer_of(made) == "outage"
-        assert not ground.exists(name)
+        assert not env.exists(name)
         return
     assert made is None
-    assert "mallory" in managers(ground, name)
-    said = mallory.refused("PATCH", at, ready(ground, applied(name, None)), "apply")
+    assert "mallory" in managers(env, name)
+    said = mallory.refused("PATCH", at, ready(env, applied(name, None)), "apply")
     assert said is not None
-    assert layer_of(said) == CHANGED[ground.mode]
+    assert layer_of(said) == CHANGED[env.mode]
     assert validation.GATE_KEPT in said
-    assert ground.is_held(name)
-    outcomes(4, ground.mode, "apply with our gate, then without", layer_of(said), said)
-    remove(ground, name)
+    assert env.is_held(name)
+    outcomes(4, env.mode, "apply with our gate, then without", layer_of(said), said)
+    remove(env, name)
 
 
-def test_04_the_gate_of_a_held_pod_has_no_other_owner(ground: Ground, outcomes: Outcomes) -> None:
-    name, mallory = ground.held(), ground.mallory
+def test_04_the_gate_of_a_held_pod_has_no_other_owner(
+    env: AttackEnvironment, outcomes: Outcomes
+) -> None:
+    name, mallory = env.held(), env.mallory
     at = f"{path(RED, name)}?{OWNED}"
     claim: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
     spec = {"schedulingGates": [{"name": GATE}]}
     assert mallory.refused("PATCH", at, {**claim, "spec": spec}, "apply") is None
-    assert "mallory" in managers(ground, name)
+    assert "mallory" in managers(env, name)
     said = mallory.refused("PATCH", at, {**claim, "spec": {"schedulingGates": []}}, "apply")
     assert said is not None
-    assert layer_of(said) == CHANGED[ground.mode]
+    assert layer_of(said) == CHANGED[env.mode]
     assert validation.GATE_KEPT in said
-    assert ground.is_held(name)
-    outcomes(4, ground.mode, "apply to a held pod, then without", layer_of(said), said)
+    assert env.is_held(name)
+    outcomes(4, env.mode, "apply to a held pod, then without", layer_of(said), said)
 
 
-def managers(ground: Ground, name: str) -> list[str]:
+def managers(env: AttackEnvironment, name: str) -> list[str]:
     """Return the field managers of a pod's spec."""
-    fields = ground.pod(name)["metadata"]["managedFields"]
+    fields = env.pod(name)["metadata"]["managedFields"]
     return [each["manager"] for each in fields if "f:spec" in each["fieldsV1"]]
 
 
-def test_05_pod_with_another_gate_is_not_released(ground: Ground, outcomes: Outcomes) -> None:
-    name, later = ground.name("hoarder"), ground.name("later")
-    said = answer(ground.mallory, "POST", path(RED), ready(ground, own_gated(name)))
-    if ground.mode == "killed":
+def test_05_pod_with_another_gate_is_not_released(
+    env: AttackEnvironment, outcomes: Outcomes
+) -> None:
+    name, later = env.name("hoarder"), env.name("later")
+    said = answer(env.mallory, "POST", path(RED), ready(env, own_gated(name)))
+    if env.mode == "killed":
         assert layer_of(said.message) == "outage"
-        name = ground.own_gated()
+        name = env.own_gated()
     else:
-        submit(ground, body(later))
-        until("who came later is released", lambda: not ground.is_held(later))
-    assert gates(ground.pod(name)) == [OWN_GATE, GATE]
-    assert stamp(ground.pod(name)) == "0"
-    outcomes(5, ground.mode, "add an own gate", "D", "not released while it has another gate")
-    mine = without(OWN_GATE, gates(ground.pod(name)))
-    assert ground.mallory.refused("PATCH", path(RED, name), mine, "json") is None
-    until("it is released", lambda: not ground.is_held(name))
-    assert "." in stamp(ground.pod(name))
-    remove(ground, name, later)
+        submit(env, body(later))
+        until("who came later is released", lambda: not env.is_held(later))
+    assert gates(env.pod(name)) == [OWN_GATE, GATE]
+    assert stamp(env.pod(name)) == "0"
+    outcomes(5, env.mode, "add an own gate", "D", "not released while it has another gate")
+    mine = without(OWN_GATE, gates(env.pod(name)))
+    assert env.mallory.refused("PATCH", path(RED, name), mine, "json") is None
+    until("it is released", lambda: not env.is_held(name))
+    assert "." in stamp(env.pod(name))
+    remove(env, name, later)
 
 
-def test_05_gate_cannot_be_added_after_create(ground: Ground, outcomes: Outcomes) -> None:
-    for name in (ground.held(), ground.released()):
-        before = ground.pod(name)["spec"]
+def test_05_gate_cannot_be_added_after_create(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    for name in (env.held(), env.released()):
+        before = env.pod(name)["spec"]
         more = {"spec": {"schedulingGates": [{"name": OWN_GATE}]}}
-        said = ground.mallory.refused("PATCH", path(RED, name), more, "strategic")
+        said = env.mallory.refused("PATCH", path(RED, name), more, "strategic")
         assert said is not None
         assert layer_of(said) == "K"
         assert "only deletion is allowed" in said
-        assert ground.pod(name)["spec"] == before
+        assert env.pod(name)["spec"] == before
 
 
 def own_gated(name: str) -> Object:
@@ -114,30 +118,30 @@ def own_gated(name: str) -> Object:
 
 
 def test_08_two_hundred_at_once_win_no_race_against_the_release(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    layer, name = CHANGED[ground.mode], ground.own_gated()
-    before = ground.pod(name)
-    pause(ground, stage, True)
-    answers = storm(ground, stage, name)
+    layer, name = CHANGED[env.mode], env.own_gated()
+    before = env.pod(name)
+    pause(env, stage, True)
+    answers = storm(env, stage, name)
     assert len(answers) >= ATTEMPTS
     for _, said in answers:
         assert isinstance(said, Refused)
         assert said.status in (403, 409, 422)
         assert said.status != 403 or layer_of(said.message) == layer
         assert said.status != 403 or validation.GATE_KEPT in said.message
-    after = ground.pod(name)
+    after = env.pod(name)
     assert gates(after) == []
     assert "." in stamp(after)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert writers(ground, name) == {"mallory": 1, CONTROLLER: 1}
-    remove(ground, name)
+    assert writers(env, name) == {"mallory": 1, CONTROLLER: 1}
+    remove(env, name)
     late = [said for is_last, said in answers if is_last and said.status == 422]
-    outcomes(8, ground.mode, "200 removals at once", layer, close_to(answers)[0].message)
-    outcomes(8, ground.mode, "200 removals at once", "K", f"422 {late[-1].message}")
+    outcomes(8, env.mode, "200 removals at once", layer, close_to(answers)[0].message)
+    outcomes(8, env.mode, "200 removals at once", "K", f"422 {late[-1].message}")
 
 
-def pause(ground: Ground, stage: Stage, paused: bool) -> None:
+def pause(env: AttackEnvironment, stage: Stage, paused: bool) -> None:
     """Pause or resume the releases of `red`; return after the leader has seen it."""
     stage.tenant(RED, "1", RED, paused=paused)
 
@@ -155,14 +159,14 @@ def close_to(answers: list[tuple[bool, Any]]) -> list[Refused]:
     return [said for is_last, said in refused if is_last and said.status == 403]
 
 
-def storm(ground: Ground, stage: Stage, name: str) -> list[tuple[bool, Any]]:
+def storm(env: AttackEnvironment, stage: Stage, name: str) -> list[tuple[bool, Any]]:
     """Try to remove the gate of a pod of a paused tenant repeatedly, until after its release.
 
     The tenant stays paused until one attempt saw only Fairgate's gate. Return the answers, each
     with a flag: the request removes the gate only if it is the last one.
     """
-    mallory, at = ground.mallory, path(RED, name)
-    both = gates(ground.pod(name))
+    mallory, at = env.mallory, path(RED, name)
+    both = gates(env.pod(name))
     alone = [{"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}, OPEN]
     answers: list[tuple[bool, Any]] = []
     is_over = threading.Event()
@@ -182,8 +186,8 @@ def storm(ground: Ground, stage: Stage, name: str) -> list[tuple[bool, Any]]:
             mine = without(OWN_GATE, both)
             until("her own gate is off", lambda: mallory.refused("PATCH", at, mine, "json") is None)
             until("our gate alone was tried", lambda: bool(close_to(list(answers))))
-            pause(ground, stage, False)
-            until("it is released", lambda: not ground.is_held(name))
+            pause(env, stage, False)
+            until("it is released", lambda: not env.is_held(name))
         finally:
             is_over.set()
         for each in done:
@@ -191,10 +195,10 @@ def storm(ground: Ground, stage: Stage, name: str) -> list[tuple[bool, Any]]:
     return answers
 
 
-def writers(ground: Ground, name: str) -> Counter[str]:
+def writers(env: AttackEnvironment, name: str) -> Counter[str]:
     """Return the users that changed the pod, with counts, from the API server's audit log."""
     found: Counter[str] = Counter()
-    for event in audited(ground.cluster):
+    for event in audited(env.cluster):
         about, code = event["objectRef"], event["responseStatus"]["code"]
         whole = about.get("name") == name and "subresource" not in about
         if whole and event["verb"] in ("patch", "update") and code == 200:

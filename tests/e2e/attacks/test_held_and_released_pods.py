@@ -12,7 +12,7 @@ from tests.e2e.attacks.attack_cluster import (
     NODE,
     RED,
     TOO_MANY,
-    Ground,
+    AttackEnvironment,
     body,
     layer_of,
     path,
@@ -40,18 +40,18 @@ def joined(**fields: Any) -> Object:
 
 
 def test_17_a_released_pod_grows_no_devices(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    name, eve = ground.released(), armed(ground, stage, "pods/resize", "pods/ephemeralcontainers")
-    before = ground.pod(name)["spec"]
+    name, eve = env.released(), armed(env, stage, "pods/resize", "pods/ephemeralcontainers")
+    before = env.pod(name)["spec"]
     tries = (
         ("resize", grown(resources=DEVICES), "K", "only cpu and memory resources are mutable"),
         ("ephemeralcontainers", joined(resources=DEVICES), "K", "cannot be set for an Ephemeral"),
-        ("ephemeralcontainers", joined(env=EVERY_DEVICE), FIRST[ground.mode], VARIABLE),
+        ("ephemeralcontainers", joined(env=EVERY_DEVICE), FIRST[env.mode], VARIABLE),
         (
             "ephemeralcontainers",
             joined(securityContext=PRIVILEGE),
-            FIRST[ground.mode],
+            FIRST[env.mode],
             validation.PRIVILEGED,
         ),
     )
@@ -61,26 +61,26 @@ def test_17_a_released_pod_grows_no_devices(
         assert words in said
         assert layer_of(said) == layer
         attack = {"resize": "resize devices"}.get(sub, "add an ephemeral container with devices")
-        outcomes(17, ground.mode, attack, layer, said)
-    after = ground.pod(name)["spec"]
+        outcomes(17, env.mode, attack, layer, said)
+    after = env.pod(name)["spec"]
     assert after["containers"] == before["containers"]
     assert "ephemeralContainers" not in after
 
 
 def test_17_a_gpu_that_a_later_webhook_adds_is_seen(
-    ground: Ground, outcomes: Outcomes, tmp_path: Path
+    env: AttackEnvironment, outcomes: Outcomes, tmp_path: Path
 ) -> None:
-    item = body(ground.name(), 0)
+    item = body(env.name(), 0)
     item["metadata"]["labels"] = {"adds": "x"}
     dry = path(RED) + "?dryRun=All"
-    with late_webhook(ground, tmp_path, "adds"):
-        until("it is called", lambda: ground.mallory.refused("POST", dry, item) is not None)
-        said = ground.mallory.refused("POST", path(RED), item)
+    with late_webhook(env, tmp_path, "adds"):
+        until("it is called", lambda: env.mallory.refused("POST", dry, item) is not None)
+        said = env.mallory.refused("POST", path(RED), item)
     assert said is not None
     assert validation.UNGATED in said
-    assert layer_of(said) == FIRST[ground.mode]
-    assert not ground.exists(item["metadata"]["name"])
-    outcomes(17, ground.mode, "a webhook after ours adds a GPU", layer_of(said), said)
+    assert layer_of(said) == FIRST[env.mode]
+    assert not env.exists(item["metadata"]["name"])
+    outcomes(17, env.mode, "a webhook after ours adds a GPU", layer_of(said), said)
 
 
 def with_volume(item: Object, at: str) -> Object:
@@ -115,16 +115,16 @@ REACHES = {
 
 @pytest.mark.parametrize("how", REACHES)
 def test_18_devices_are_not_reached_past_the_request(
-    ground: Ground, outcomes: Outcomes, how: str
+    env: AttackEnvironment, outcomes: Outcomes, how: str
 ) -> None:
     sentence, attack = REACHES[how]
-    name = ground.name()
-    said = ground.mallory.refused("POST", path(RED), reaching(name, how))
+    name = env.name()
+    said = env.mallory.refused("POST", path(RED), reaching(name, how))
     assert said is not None
     assert sentence in said
-    assert layer_of(said) == FIRST[ground.mode]
-    assert not ground.exists(name)
-    outcomes(18, ground.mode, attack, layer_of(said), said)
+    assert layer_of(said) == FIRST[env.mode]
+    assert not env.exists(name)
+    outcomes(18, env.mode, attack, layer_of(said), said)
 
 
 def unseen(name: str, how: str) -> Object:
@@ -149,122 +149,124 @@ def unseen(name: str, how: str) -> Object:
     ],
 )
 def test_18_hidden_device_access_is_left_to_nodes_and_pod_security(
-    ground: Ground, stage: Stage, outcomes: Outcomes, how: str
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes, how: str
 ) -> None:
-    ours = yard(ground, stage)
-    name = ground.name()
+    ours = yard(env, stage)
+    name = env.name()
     at = f"/api/v1/namespaces/{ours.namespace}/configmaps"
     variables = {"metadata": {"name": "row-18"}, "data": {"NVIDIA_VISIBLE_DEVICES": "all"}}
-    ground.mallory.call("POST", at, variables)
-    assert ground.mallory.refused("POST", path(ours.namespace), unseen(name, how)) is None
-    assert ground.exists(name, ours.namespace)
-    outcomes(18, ground.mode, how, NOT_ITS_LAYER, "created: see Known limits")
+    env.mallory.call("POST", at, variables)
+    assert env.mallory.refused("POST", path(ours.namespace), unseen(name, how)) is None
+    assert env.exists(name, ours.namespace)
+    outcomes(18, env.mode, how, NOT_ITS_LAYER, "created: see Known limits")
     if how != "the socket of the container runtime":
         return
     level = "pod-security.kubernetes.io/enforce=baseline"
-    ground.cluster.kubectl("label", "namespace", ours.namespace, level)
-    other = ground.name()
+    env.cluster.kubectl("label", "namespace", ours.namespace, level)
+    other = env.name()
     dry = path(ours.namespace) + "?dryRun=All"
-    until("it is in force", lambda: bool(ground.mallory.refused("POST", dry, unseen(other, how))))
-    said = ground.mallory.refused("POST", path(ours.namespace), unseen(other, how))
+    until("it is in force", lambda: bool(env.mallory.refused("POST", dry, unseen(other, how))))
+    said = env.mallory.refused("POST", path(ours.namespace), unseen(other, how))
     assert said is not None
     assert 'violates PodSecurity "baseline' in said
-    assert not ground.exists(other, ours.namespace)
+    assert not env.exists(other, ours.namespace)
 
 
 def ended() -> Object:
     return {"status": {"phase": "Succeeded"}}
 
 
-def test_19_false_pod_status_is_refused(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
-    name = ground.released()
+def test_19_false_pod_status_is_refused(
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
+) -> None:
+    name = env.released()
     status = path(RED, name, "status")
-    said = ground.mallory.refused("PATCH", status, ended())
+    said = env.mallory.refused("PATCH", status, ended())
     assert said is not None
     assert 'cannot patch resource "pods/status"' in said
-    outcomes(19, ground.mode, "write phase Succeeded", layer_of(said), said)
-    eve = armed(ground, stage, "pods/status")
+    outcomes(19, env.mode, "write phase Succeeded", layer_of(said), said)
+    eve = armed(env, stage, "pods/status")
     said = eve.refused("PATCH", status, ended())
     assert said is not None
     assert validation.PHASE in said
-    assert layer_of(said) == FIRST[ground.mode]
-    assert ground.pod(name)["status"]["phase"] == "Running"
-    outcomes(19, ground.mode, "the same, with the right to pods/status", layer_of(said), said)
+    assert layer_of(said) == FIRST[env.mode]
+    assert env.pod(name)["status"]["phase"] == "Running"
+    outcomes(19, env.mode, "the same, with the right to pods/status", layer_of(said), said)
     future = {"status": {"startTime": "2099-01-01T00:00:00Z"}}
     said = eve.refused("PATCH", status, future)
     assert said is not None
     assert validation.PHASE in said
-    assert layer_of(said) == FIRST[ground.mode]
-    outcomes(19, ground.mode, "write a start in the future", layer_of(said), said)
+    assert layer_of(said) == FIRST[env.mode]
+    outcomes(19, env.mode, "write a start in the future", layer_of(said), said)
     nominates = {"status": {"nominatedNodeName": NODE}}
-    said = eve.refused("PATCH", path(RED, ground.held(), "status"), nominates)
+    said = eve.refused("PATCH", path(RED, env.held(), "status"), nominates)
     assert said is not None
     assert validation.NOMINATED in said
-    assert layer_of(said) == FIRST[ground.mode]
-    outcomes(19, ground.mode, "keep a node free for a held pod", layer_of(said), said)
+    assert layer_of(said) == FIRST[env.mode]
+    outcomes(19, env.mode, "keep a node free for a held pod", layer_of(said), said)
 
 
 def test_19_false_claim_status_of_a_held_pod_is_refused(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "hide a claim until the release"
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     entry = {"name": "gpu", "resourceClaimTemplateName": "none"}
     said = ours.make(body("hides", 0, resourceClaims=[entry]))
-    if ground.mode == "killed":
+    if env.mode == "killed":
         assert layer_of(said) == "outage"
-        outcomes(19, ground.mode, attack, "outage", said or "")
+        outcomes(19, env.mode, attack, "outage", said or "")
         return
     assert said is None
-    eve = armed(ground, stage, "pods/status")
+    eve = armed(env, stage, "pods/status")
     at = path(ours.namespace, "hides", "status")
     said = eve.refused("PATCH", at, {"status": {"resourceClaimStatuses": [{"name": "gpu"}]}})
     assert said is not None
     assert validation.PHASE in said
-    assert layer_of(said) == FIRST[ground.mode]
+    assert layer_of(said) == FIRST[env.mode]
     assert ours.held() == {"hides"}
-    outcomes(19, ground.mode, attack, layer_of(said), said)
+    outcomes(19, env.mode, attack, layer_of(said), said)
 
 
 def test_19_terminating_pod_is_counted_as_used_until_it_is_gone(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a finalizer, and a grace of a day"
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     item = body("stays", terminationGracePeriodSeconds=86_400)
     item["metadata"]["finalizers"] = ["example.com/stays"]
     said = ours.make(item)
-    if ground.mode == "killed":
+    if env.mode == "killed":
         assert layer_of(said) == "outage"
         assert ours.pods == []
-        outcomes(19, ground.mode, attack, "outage", said or "")
+        outcomes(19, env.mode, attack, "outage", said or "")
         return
     assert said is None
     until("it runs", lambda: stage.running(ours.namespace) == ["stays"])
-    ground.mallory.call("DELETE", path(ours.namespace, "stays"))
-    until("it goes", lambda: "deletionTimestamp" in ground.pod("stays", ours.namespace)["metadata"])
+    env.mallory.call("DELETE", path(ours.namespace, "stays"))
+    until("it goes", lambda: "deletionTimestamp" in env.pod("stays", ours.namespace)["metadata"])
     # The leader receives the deletion after the creation of the witness.
     assert ours.make(body("witness")) is None
     until("both are counted", lambda: ours.used() == 2)
-    outcomes(19, ground.mode, attack, "D", "counts as used until it is gone")
+    outcomes(19, env.mode, attack, "D", "counts as used until it is gone")
     free = {"metadata": {"finalizers": None}}
-    ground.mallory.call("PATCH", path(ours.namespace, "stays"), free)
+    env.mallory.call("PATCH", path(ours.namespace, "stays"), free)
     # No kubelet ends the grace period here.
-    remove(ground, "stays", namespace=ours.namespace)
+    remove(env, "stays", namespace=ours.namespace)
     until("one is counted", lambda: ours.used() == 1)
 
 
 def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "be released, and fit no node on purpose"
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     policy(stage, schedulingTimeout="5s", evictUnowned=True)
     said = ours.make(body("lost", 8, volumes=NOWHERE))
-    if ground.mode == "killed":
+    if env.mode == "killed":
         assert layer_of(said) == "outage"
         assert ours.pods == []
-        outcomes(20, ground.mode, attack, "outage", said or "")
+        outcomes(20, env.mode, attack, "outage", said or "")
         return
     assert said is None
     until("it is evicted", lambda: ours.pods == [])
@@ -277,35 +279,35 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
         "its owner is told", lambda: ours.told("lost", "Reclaimed", "it was not bound within 5 s")
     )
     saw = "evicted after schedulingTimeout if a controller owns it, or with evictUnowned"
-    outcomes(20, ground.mode, attack, "D", f"{saw}; similar pods must wait")
+    outcomes(20, env.mode, attack, "D", f"{saw}; similar pods must wait")
 
 
 def test_21_gang_annotations_of_a_held_pod_cannot_be_changed(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    name = ground.held()
+    name = env.held()
     for key in ("gang", "gang-size", "gang-failure"):
         note = {"metadata": {"annotations": {f"fairgate.io/{key}": "2"}}}
-        said = ground.mallory.refused("PATCH", path(RED, name), note)
+        said = env.mallory.refused("PATCH", path(RED, name), note)
         assert said is not None
         assert validation.STAMPS_KEPT in said
-        assert layer_of(said) == FIRST[ground.mode]
-    assert not any("gang" in key for key in ground.pod(name)["metadata"]["annotations"])
-    outcomes(21, ground.mode, "join, leave or resize a gang later", layer_of(said), said or "")
+        assert layer_of(said) == FIRST[env.mode]
+    assert not any("gang" in key for key in env.pod(name)["metadata"]["annotations"])
+    outcomes(21, env.mode, "join, leave or resize a gang later", layer_of(said), said or "")
 
 
 def test_21_gang_that_is_never_complete_reserves_no_capacity(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "a gang that is never complete"
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     item = body("member", 2)
     item["metadata"]["annotations"] = {"fairgate.io/gang": "g", "fairgate.io/gang-size": "1000"}
     said = ours.make(item)
-    if ground.mode == "killed":
+    if env.mode == "killed":
         assert layer_of(said) == "outage"
         assert ours.pods == []
-        outcomes(21, ground.mode, attack, "outage", said or "")
+        outcomes(21, env.mode, attack, "outage", said or "")
         return
     assert said is None
     other = body("other", TOO_MANY)
@@ -313,6 +315,4 @@ def test_21_gang_that_is_never_complete_reserves_no_capacity(
     assert ours.make(body("honest", 2)) is None
     until("who is honest runs", lambda: set(stage.running(ours.namespace)) == {"honest"})
     assert ours.held() == {"other", "member"}
-    outcomes(
-        21, ground.mode, attack, "D", "it waits for its members; no capacity is reserved for it"
-    )
+    outcomes(21, env.mode, attack, "D", "it waits for its members; no capacity is reserved for it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.attacks.attack_cluster import RED, Ground, Object, layer_of, path
+from tests.e2e.attacks.attack_cluster import RED, AttackEnvironment, Object, layer_of, path
 from tests.e2e.attacks.attack_namespaces import FIRST
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import until
@@ -18,12 +18,12 @@ def eviction(name: str, options: Object) -> Object:
     return {**kind, "metadata": metadata, "deleteOptions": options}
 
 
-def test_36_a_running_pod_does_not_vanish(ground: Ground, outcomes: Outcomes) -> None:
-    name = ground.released()
-    mallory, at = ground.mallory, path(RED, name)
+def test_36_a_running_pod_does_not_vanish(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    name = env.released()
+    mallory, at = env.mallory, path(RED, name)
     label = {"metadata": {"labels": {"victim": name}}}
     mallory.call("PATCH", at, label)
-    uid = ground.pod(name)["metadata"]["uid"]
+    uid = env.pod(name)["metadata"]["uid"]
     all_of_them = f"{path(RED)}?labelSelector=victim%3D{name}"
     for said in (
         mallory.refused("DELETE", at, NOW),
@@ -32,37 +32,37 @@ def test_36_a_running_pod_does_not_vanish(ground: Ground, outcomes: Outcomes) ->
         mallory.refused("DELETE", at, {**NOW, "propagationPolicy": "Orphan"}),
         mallory.refused("DELETE", all_of_them, NOW),
         mallory.refused("POST", path(RED, name, "eviction"), eviction(name, NOW)),
-        ground.chief.refused("DELETE", at, NOW),
+        env.chief.refused("DELETE", at, NOW),
     ):
         assert said is not None
         assert SENTENCE in said
-        assert layer_of(said) == FIRST[ground.mode]
+        assert layer_of(said) == FIRST[env.mode]
     mallory.refused("PATCH", at, {"metadata": {"deletionGracePeriodSeconds": 0}})
-    metadata = ground.pod(name)["metadata"]
+    metadata = env.pod(name)["metadata"]
     assert metadata["uid"] == uid
     assert not metadata.keys() & {"deletionTimestamp", "deletionGracePeriodSeconds"}
-    outcomes(36, ground.mode, ATTACK, layer_of(said), said or "")
+    outcomes(36, env.mode, ATTACK, layer_of(said), said or "")
 
 
-def test_36_nor_does_it_vanish_while_it_ends(ground: Ground, outcomes: Outcomes) -> None:
-    name = ground.released()
-    mallory, at = ground.mallory, path(RED, name)
+def test_36_nor_does_it_vanish_while_it_ends(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    name = env.released()
+    mallory, at = env.mallory, path(RED, name)
     mallory.call("PATCH", at, {"metadata": {"finalizers": ["example.com/stays"]}})
     mallory.call("DELETE", at, {"gracePeriodSeconds": 3600})
-    assert "deletionTimestamp" in ground.pod(name)["metadata"]
+    assert "deletionTimestamp" in env.pod(name)["metadata"]
     said = mallory.refused("DELETE", at, NOW)
     assert said is not None
     assert SENTENCE in said
-    assert layer_of(said) == FIRST[ground.mode]
-    outcomes(36, ground.mode, "the same, after a deletion with a long one", layer_of(said), said)
+    assert layer_of(said) == FIRST[env.mode]
+    outcomes(36, env.mode, "the same, after a deletion with a long one", layer_of(said), said)
     mallory.call("PATCH", at, {"metadata": {"finalizers": None}})
-    until("it is gone", lambda: not ground.exists(name))
+    until("it is gone", lambda: not env.exists(name))
 
 
 def test_36_pod_deleted_with_one_second_of_grace_ends_on_its_node(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    name = ground.released()
-    assert ground.mallory.refused("DELETE", path(RED, name), {"gracePeriodSeconds": 1}) is None
-    until("its node confirms that", lambda: not ground.exists(name))
-    outcomes(36, ground.mode, "the same with 1", "D", "counts as used until its node confirms")
+    name = env.released()
+    assert env.mallory.refused("DELETE", path(RED, name), {"gracePeriodSeconds": 1}) is None
+    until("its node confirms that", lambda: not env.exists(name))
+    outcomes(36, env.mode, "the same with 1", "D", "counts as used until its node confirms")

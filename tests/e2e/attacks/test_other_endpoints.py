@@ -20,7 +20,7 @@ from app.devcluster.processes import Processes
 from app.devcluster.redis_server import start_redis
 from app.store.connection import Server
 from app.store.leader_store import RedisStore
-from tests.e2e.attacks.attack_cluster import RED, Ground, path
+from tests.e2e.attacks.attack_cluster import RED, AttackEnvironment, path
 from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.rest_requests import asked, token_of
@@ -48,45 +48,45 @@ def _web64(data: bytes) -> str:
 
 
 def test_29_rest_api_accepts_only_a_valid_token_for_fairgate(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    ours, pki = yard(ground, stage), ground.cluster.folder / "pki"
-    good = token_of(ground.mallory, ours.namespace)
+    ours, pki = yard(env, stage), env.cluster.folder / "pki"
+    good = token_of(env.mallory, ours.namespace)
     signing, another = (pki / f"{n}.key" for n in ("service-accounts", "etcd"))
     strangers = {
-        "a token for the API server": token_of(ground.mallory, ours.namespace, audiences=[]),
+        "a token for the API server": token_of(env.mallory, ours.namespace, audiences=[]),
         "an expired token": forged(good, signing.read_bytes(), exp=1_000_000_000),
         "a token signed by another key": forged(good, another.read_bytes()),
         "nonsense": "nonsense",
         "no token": "",
     }
     # The signing helper works: a correctly signed token is accepted.
-    assert asked(ground, "GET", "/v1/tenants", forged(good, signing.read_bytes()))[0] == 403
+    assert asked(env, "GET", "/v1/tenants", forged(good, signing.read_bytes()))[0] == 403
     for what, token in strangers.items():
-        code, answer = asked(ground, "GET", "/v1/tenants", token)
+        code, answer = asked(env, "GET", "/v1/tenants", token)
         assert code == 401, f"{what}: {answer}"
-        outcomes(29, ground.mode, "a false token", "R", json.loads(answer)["detail"])
+        outcomes(29, env.mode, "a false token", "R", json.loads(answer)["detail"])
     in_url = f"/v1/tenants?token={good}&access_token={good}"
-    assert asked(ground, "GET", in_url, "")[0] == 401
-    log = ground.cluster.folder / "logs" / "fairgate-api.log"
+    assert asked(env, "GET", in_url, "")[0] == 401
+    log = env.cluster.folder / "logs" / "fairgate-api.log"
     assert good not in log.read_text()
 
 
 def test_29_tenant_user_reads_only_the_queue_that_rbac_allows(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    ours, other = yard(ground, stage), yard(ground, stage, "bob")
+    ours, other = yard(env, stage), yard(env, stage, "bob")
     mine, yours = (f"ns.{each.namespace}" for each in (ours, other))
-    token = token_of(ground.mallory, ours.namespace)
-    name = ground.name("reader")
+    token = token_of(env.mallory, ours.namespace)
+    name = env.name("reader")
     rule = ("--verb=get", "--resource=tenants.fairgate.io/queue", f"--resource-name={mine}")
-    ground.cluster.kubectl("create", "clusterrole", name, *rule)
+    env.cluster.kubectl("create", "clusterrole", name, *rule)
     to = (f"--clusterrole={name}", f"--serviceaccount={ours.namespace}:default")
-    ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+    env.cluster.kubectl("create", "clusterrolebinding", name, *to)
     stage.objects += [("clusterrolebinding", name), ("clusterrole", name)]
     queue = f"/v1/tenants/{mine}/queue"
-    until("RBAC lets it in", lambda: asked(ground, "GET", queue, token)[0] == 200)
-    code, answer = asked(ground, "GET", f"/v1/tenants/{yours}/queue", token)
+    until("RBAC lets it in", lambda: asked(env, "GET", queue, token)[0] == 200)
+    code, answer = asked(env, "GET", f"/v1/tenants/{yours}/queue", token)
     assert code == 403
     account = f"system:serviceaccount:{ours.namespace}:default"
     sentence = (
@@ -95,19 +95,21 @@ def test_29_tenant_user_reads_only_the_queue_that_rbac_allows(
     assert json.loads(answer)["detail"] == sentence
     tricks = (f"/v1/tenants/{mine}%2F..%2F{yours}/queue", f"/v1/tenants/{mine}/../{yours}/queue")
     for trick in (*tricks, "/v1/tenants", "/v1/pools", "/v1/audit"):
-        assert asked(ground, "GET", trick, token)[0] in (403, 404), trick
+        assert asked(env, "GET", trick, token)[0] in (403, 404), trick
     saw = sentence.replace(account, "...").replace(yours, "...")
-    outcomes(29, ground.mode, "another tenant's queue", "R", saw)
+    outcomes(29, env.mode, "another tenant's queue", "R", saw)
 
 
 @only("everything")
-def test_29_a_token_ends_with_its_account(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
-    ours = yard(ground, stage)
-    token = token_of(ground.mallory, ours.namespace)
-    assert asked(ground, "GET", "/v1/tenants", token)[0] == 403
-    ground.cluster.kubectl("delete", "serviceaccount", "default", "-n", ours.namespace)
-    until("it is heard no more", lambda: asked(ground, "GET", "/v1/tenants", token)[0] == 401)
-    outcomes(29, ground.mode, "a token of an account that is gone", "R", "401, once it is noticed")
+def test_29_a_token_ends_with_its_account(
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
+) -> None:
+    ours = yard(env, stage)
+    token = token_of(env.mallory, ours.namespace)
+    assert asked(env, "GET", "/v1/tenants", token)[0] == 403
+    env.cluster.kubectl("delete", "serviceaccount", "default", "-n", ours.namespace)
+    until("it is heard no more", lambda: asked(env, "GET", "/v1/tenants", token)[0] == 401)
+    outcomes(29, env.mode, "a token of an account that is gone", "R", "401, once it is noticed")
 
 
 # --- row 30 ---
@@ -121,13 +123,13 @@ ACL_LESS = "-@dangerous +info"
 
 
 def test_30_an_emptied_or_falsified_redis_costs_a_pause_only(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "FLUSHALL, CONFIG SET, EVAL and false keys by whoever reaches Redis"
-    before = held(ground)
+    before = held(env)
     mine = sum(item["metadata"]["annotations"][SUBMITTER] == "mallory" for item in before.values())
     epoch = int(stage.metric("controller", "fairgate_leader_epoch"))
-    with redis.Redis.from_url(ground.cluster.details().redis) as server:
+    with redis.Redis.from_url(env.cluster.details().redis) as server:
         server.config_set("maxmemory-policy", "allkeys-lru")
         server.config_set("maxmemory-policy", "noeviction")
         server.flushall()
@@ -140,13 +142,13 @@ def test_30_an_emptied_or_falsified_redis_costs_a_pause_only(
         )
         server.flushall()
         until("all who wait are in it", lambda: waiting(server, "ns.red:mallory") == mine)
-    assert held(ground).keys() == before.keys()
-    outcomes(30, ground.mode, attack, "D", "a pause, a higher epoch, and a rebuild; none released")
+    assert held(env).keys() == before.keys()
+    outcomes(30, env.mode, attack, "D", "a pause, a higher epoch, and a rebuild; none released")
 
 
-def held(ground: Ground) -> dict[str, Object]:
+def held(env: AttackEnvironment) -> dict[str, Object]:
     """Return the held pods of the red namespace by name."""
-    items = ground.admin.get(path(RED))["items"]
+    items = env.admin.get(path(RED))["items"]
     return {item["metadata"]["name"]: item for item in items if GATE in gates(item)}
 
 
@@ -161,7 +163,7 @@ def waiting(server: redis.Redis, queue: str) -> int:
 
 @only("everything")
 async def test_30_redis_refuses_clients_without_password_or_rights(
-    ground: Ground, outcomes: Outcomes, tmp_path: Path
+    env: AttackEnvironment, outcomes: Outcomes, tmp_path: Path
 ) -> None:
     """The Redis is configured as docs/security.md requires."""
     processes = Processes(tmp_path)
@@ -198,7 +200,7 @@ async def test_30_redis_refuses_clients_without_password_or_rights(
         await server.close()
     finally:
         processes.stop_all()
-    outcomes(30, ground.mode, "Redis without its password", "T", said[0])
+    outcomes(30, env.mode, "Redis without its password", "T", said[0])
 
 
 def tried(url: str, *commands: str) -> list[str]:
@@ -216,10 +218,10 @@ def tried(url: str, *commands: str) -> list[str]:
 
 
 def test_31_a_chain_that_was_cut_or_edited_does_not_verify(
-    ground: Ground, tmp_path: Path, outcomes: Outcomes
+    env: AttackEnvironment, tmp_path: Path, outcomes: Outcomes
 ) -> None:
-    assert ground.mallory.refused("GET", ANCHOR, None) is not None
-    assert ground.mallory.refused("PATCH", ANCHOR, {"data": {"number": "1"}}) is not None
+    assert env.mallory.refused("GET", ANCHOR, None) is not None
+    assert env.mallory.refused("PATCH", ANCHOR, {"data": {"number": "1"}}) is not None
     head, told = tmp_path / "head.json", []
 
     def anchored() -> int:
@@ -227,8 +229,8 @@ def test_31_a_chain_that_was_cut_or_edited_does_not_verify(
 
     def is_whole() -> bool:
         """Return whether the chain contains the signed head, after any loss in Redis."""
-        head.write_text(anchor(ground.cluster))
-        told[:] = map(json.loads, audit(ground.cluster, "export").stdout.splitlines())
+        head.write_text(anchor(env.cluster))
+        told[:] = map(json.loads, audit(env.cluster, "export").stdout.splitlines())
         return any(entry.get("number") == anchored() for entry in told)
 
     until("the chain is anchored", is_whole)
@@ -239,12 +241,12 @@ def test_31_a_chain_that_was_cut_or_edited_does_not_verify(
     cut = [json.dumps(e) + "\n" for e in told if e.get("number", signed) < signed]
 
     def verdict(copy: list[str]) -> int:
-        done = audit(ground.cluster, "verify", "-", "--head", str(head), stdin="".join(copy))
+        done = audit(env.cluster, "verify", "-", "--head", str(head), stdin="".join(copy))
         return done.returncode
 
     assert edited != lines
     assert verdict(lines) == 0
     assert [verdict(cut), verdict(edited)] == [1, 1]
-    assert audit(ground.cluster, "verify").returncode == 0
+    assert audit(env.cluster, "verify").returncode == 0
     saw = "`fairgate audit verify` names it; the signed head is out of reach"
-    outcomes(31, ground.mode, "cut or edit the audit log", "-", saw)
+    outcomes(31, env.mode, "cut or edit the audit log", "-", saw)

@@ -9,7 +9,7 @@ from tests.e2e.attacks.attack_cluster import (
     BLUE,
     RED,
     TOO_MANY,
-    Ground,
+    AttackEnvironment,
     Object,
     body,
     layer_of,
@@ -34,83 +34,85 @@ def priority_class(name: str, policy: str) -> Object:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def classes(ground: Ground) -> None:
+def classes(env: AttackEnvironment) -> None:
     """The cluster has one class that preempts and one that does not."""
     for name, policy in ((URGENT, "PreemptLowerPriority"), (POLITE, "Never")):
-        ground.admin.refused("POST", CLASSES, priority_class(name, policy))
-    if ground.mode in ("everything", "webhook"):
+        env.admin.refused("POST", CLASSES, priority_class(name, policy))
+    if env.mode in ("everything", "webhook"):
         twin = f"{CLASSES}/fairgate-{URGENT}"
-        until("it has a twin", lambda: ground.admin.refused("GET", twin, None) is None)
+        until("it has a twin", lambda: env.admin.refused("GET", twin, None) is None)
 
 
-def test_14_tenant_user_cannot_create_a_priority_class(ground: Ground, outcomes: Outcomes) -> None:
-    for who in (ground.mallory, ground.chief):
+def test_14_tenant_user_cannot_create_a_priority_class(
+    env: AttackEnvironment, outcomes: Outcomes
+) -> None:
+    for who in (env.mallory, env.chief):
         said = who.refused("POST", CLASSES, priority_class("mine", "PreemptLowerPriority"))
         assert said is not None
         assert layer_of(said) == "R"
-    assert ground.admin.refused("GET", f"{CLASSES}/mine", None) is not None
-    outcomes(14, ground.mode, "create a PriorityClass", "R", said)
+    assert env.admin.refused("GET", f"{CLASSES}/mine", None) is not None
+    outcomes(14, env.mode, "create a PriorityClass", "R", said)
 
 
 def test_14_pod_of_a_high_priority_class_does_not_preempt(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    name = ground.name("urgent")
-    made = ready(ground, body(name, TOO_MANY))
+    name = env.name("urgent")
+    made = ready(env, body(name, TOO_MANY))
     made["spec"] |= {"priorityClassName": URGENT, "preemptionPolicy": "PreemptLowerPriority"}
-    said = answer(ground.mallory, "POST", path(RED), made)
+    said = answer(env.mallory, "POST", path(RED), made)
     match said:
         case Refused():
-            assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
-            assert ground.mode == "killed" or validation.PREEMPTION in said.message
-            assert not ground.exists(name)
-            outcomes(14, ground.mode, "a high class", layer_of(said.message), said.message)
+            assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[env.mode]
+            assert env.mode == "killed" or validation.PREEMPTION in said.message
+            assert not env.exists(name)
+            outcomes(14, env.mode, "a high class", layer_of(said.message), said.message)
         case _:
-            assert ground.mode in ("everything", "webhook")
-            spec = ground.pod(name)["spec"]
+            assert env.mode in ("everything", "webhook")
+            spec = env.pod(name)["spec"]
             assert spec["priorityClassName"] == f"fairgate-{URGENT}"
             assert (spec["priority"], spec["preemptionPolicy"]) == (HIGHEST, "Never")
             saw = "replaced by its twin, which does not preempt"
-            outcomes(14, ground.mode, "a high class", "D", saw)
-    remove(ground, name)
+            outcomes(14, env.mode, "a high class", "D", saw)
+    remove(env, name)
 
 
-def test_14_no_pod_is_the_clusters_own(ground: Ground, outcomes: Outcomes) -> None:
-    name = ground.name("system")
-    made = ready(ground, body(name, TOO_MANY))
+def test_14_no_pod_is_the_clusters_own(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    name = env.name("system")
+    made = ready(env, body(name, TOO_MANY))
     made["spec"] |= {"priorityClassName": "system-node-critical"}
     made["spec"].pop("preemptionPolicy", None)
-    said = ground.mallory.refused("POST", path(RED), made)
+    said = env.mallory.refused("POST", path(RED), made)
     assert said is not None
-    layer = CREATED[ground.mode]
+    layer = CREATED[env.mode]
     assert layer_of(said) == layer
     sentence = {"W": "is reserved for system pods", "P": validation.PREEMPTION}
     assert sentence.get(layer, "") in said
-    assert not ground.exists(name)
-    outcomes(14, ground.mode, "a class of the system", layer, said)
+    assert not env.exists(name)
+    outcomes(14, env.mode, "a class of the system", layer, said)
 
 
 @pytest.mark.parametrize("which", ["held", "released"])
 def test_14_a_pod_does_not_become_urgent_later(
-    ground: Ground, outcomes: Outcomes, which: str
+    env: AttackEnvironment, outcomes: Outcomes, which: str
 ) -> None:
-    name = ground.held() if which == "held" else ground.released()
-    before = ground.pod(name)["spec"]
+    name = env.held() if which == "held" else env.released()
+    before = env.pod(name)["spec"]
     for change in (
         {"priorityClassName": URGENT},
         {"priority": HIGHEST},
         {"priorityClassName": URGENT, "priority": HIGHEST, "preemptionPolicy": None},
     ):
-        said = ground.mallory.refused("PATCH", path(RED, name), {"spec": change})
+        said = env.mallory.refused("PATCH", path(RED, name), {"spec": change})
         assert said is not None, change
         assert layer_of(said) == "K"
         assert "pod updates may not change fields" in said
     # The webhook takes this for a repeated `kubectl apply` of the manifest and restores its values.
     policy = {"preemptionPolicy": "PreemptLowerPriority"}
-    other = ground.mallory.refused("PATCH", path(RED, name), {"spec": policy})
-    assert (other is None) == (ground.mode in ("everything", "webhook"))
-    assert ground.pod(name)["spec"] == before
-    outcomes(14, ground.mode, "another class later", "K", said.partition(":")[0])
+    other = env.mallory.refused("PATCH", path(RED, name), {"spec": policy})
+    assert (other is None) == (env.mode in ("everything", "webhook"))
+    assert env.pod(name)["spec"] == before
+    outcomes(14, env.mode, "another class later", "K", said.partition(":")[0])
 
 
 def scarce(name: str, **spec: object) -> Object:
@@ -126,26 +128,26 @@ def node() -> Object:
     return {"apiVersion": "v1", "kind": "Node", "metadata": about, "status": status}
 
 
-def test_14_priority_takes_no_turn_from_others(ground: Ground, outcomes: Outcomes) -> None:
-    first, urgent, patient = (ground.name(what) for what in ("first", "urgent", "patient"))
-    hurried = ready(ground, scarce(urgent, priorityClassName=POLITE))
-    if ground.mode == "killed":
-        assert layer_of(ground.mallory.refused("POST", path(RED), hurried)) == "outage"
+def test_14_priority_takes_no_turn_from_others(env: AttackEnvironment, outcomes: Outcomes) -> None:
+    first, urgent, patient = (env.name(what) for what in ("first", "urgent", "patient"))
+    hurried = ready(env, scarce(urgent, priorityClassName=POLITE))
+    if env.mode == "killed":
+        assert layer_of(env.mallory.refused("POST", path(RED), hurried)) == "outage"
         return
-    ground.admin.refused("POST", "/api/v1/nodes", node())
-    ground.mallory.call("POST", path(RED), ready(ground, scarce(first)))
-    until("the only one is taken", lambda: not ground.is_held(first))
-    ground.mallory.call("POST", path(RED), hurried)
-    ground.bob.call("POST", path(BLUE), ready(ground, scarce(patient), "bob", BLUE))
+    env.admin.refused("POST", "/api/v1/nodes", node())
+    env.mallory.call("POST", path(RED), ready(env, scarce(first)))
+    until("the only one is taken", lambda: not env.is_held(first))
+    env.mallory.call("POST", path(RED), hurried)
+    env.bob.call("POST", path(BLUE), ready(env, scarce(patient), "bob", BLUE))
     wanted = f"waits for 1 {SCARCE}"
     until(
         "both wait",
-        lambda: told(ground, urgent, wanted)() and told(ground, patient, wanted, BLUE)(),
+        lambda: told(env, urgent, wanted)() and told(env, patient, wanted, BLUE)(),
     )
-    assert ground.pod(urgent)["spec"]["priority"] == HIGHEST
-    remove(ground, first)
-    until("Bob's is released", lambda: not ground.is_held(patient, BLUE))
-    assert ground.is_held(urgent)
-    outcomes(14, ground.mode, "a high class before others", "D", "orders one user's own pods")
-    remove(ground, patient, namespace=BLUE)
-    remove(ground, urgent)
+    assert env.pod(urgent)["spec"]["priority"] == HIGHEST
+    remove(env, first)
+    until("Bob's is released", lambda: not env.is_held(patient, BLUE))
+    assert env.is_held(urgent)
+    outcomes(14, env.mode, "a high class before others", "D", "orders one user's own pods")
+    remove(env, patient, namespace=BLUE)
+    remove(env, urgent)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from app.core.admission import validation
-from tests.e2e.attacks.attack_cluster import RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import RED, AttackEnvironment, Object, body, layer_of, path
 from tests.e2e.attacks.attack_helpers import answer, remove, submit, told
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import GATE, GPU, gates, until
@@ -51,46 +51,50 @@ WAYS: dict[str, tuple[int, list[Object], list[Object]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_15_every_requested_gpu_is_counted(ground: Ground, outcomes: Outcomes, way: str) -> None:
+def test_15_every_requested_gpu_is_counted(
+    env: AttackEnvironment, outcomes: Outcomes, way: str
+) -> None:
     counted, containers, inits = WAYS[way]
-    name = ground.name("modest")
+    name = env.name("modest")
     bare = body(name, 0, containers=containers, initContainers=inits)
-    said = answer(ground.mallory, "POST", path(RED), bare)
+    said = answer(env.mallory, "POST", path(RED), bare)
     if isinstance(said, Refused):
-        assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
-        assert ground.mode == "killed" or validation.UNGATED in said.message
-        assert not ground.exists(name)
+        assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[env.mode]
+        assert env.mode == "killed" or validation.UNGATED in said.message
+        assert not env.exists(name)
         outcomes(
             15,
-            ground.mode,
+            env.mode,
             "GPUs in odd places and spellings",
             layer_of(said.message),
             said.message,
         )
-        if ground.mode == "killed":
+        if env.mode == "killed":
             return
-        submit(ground, bare)
-    assert gates(ground.pod(name)) == [GATE]
-    until("it is told", told(ground, name, f"waits for {counted} {GPU}"))
-    outcomes(15, ground.mode, "GPUs in odd places and spellings", "D", "each is counted, and held")
-    remove(ground, name)
+        submit(env, bare)
+    assert gates(env.pod(name)) == [GATE]
+    until("it is told", told(env, name, f"waits for {counted} {GPU}"))
+    outcomes(15, env.mode, "GPUs in odd places and spellings", "D", "each is counted, and held")
+    remove(env, name)
 
 
 @pytest.mark.parametrize(
     "resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "amd.com/gpu"]
 )
-def test_15_every_managed_name_is_held(ground: Ground, outcomes: Outcomes, resource: str) -> None:
-    name = ground.name("other")
+def test_15_every_managed_name_is_held(
+    env: AttackEnvironment, outcomes: Outcomes, resource: str
+) -> None:
+    name = env.name("other")
     bare = body(name, 0, containers=[asks(64, resource=resource)])
-    said = answer(ground.mallory, "POST", path(RED), bare)
+    said = answer(env.mallory, "POST", path(RED), bare)
     if isinstance(said, Refused):
-        assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
-        assert ground.mode == "killed" or validation.UNGATED in said.message
-        assert not ground.exists(name)
+        assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[env.mode]
+        assert env.mode == "killed" or validation.UNGATED in said.message
+        assert not env.exists(name)
         return
     assert gates(said) == [GATE]
-    until("it is told", told(ground, name, f"waits for 64 {resource}"))
-    remove(ground, name)
+    until("it is told", told(env, name, f"waits for 64 {resource}"))
+    remove(env, name)
 
 
 def pod_level(pod: Object) -> None:
@@ -129,41 +133,41 @@ UNREAL: dict[str, tuple[Callable[[Object], None], str]] = {
 
 @pytest.mark.parametrize("way", UNREAL)
 def test_15_impossible_device_amount_is_refused(
-    ground: Ground, outcomes: Outcomes, way: str
+    env: AttackEnvironment, outcomes: Outcomes, way: str
 ) -> None:
     write, sentence = UNREAL[way]
-    name, layer = ground.name("unreal"), "K"
+    name, layer = env.name("unreal"), "K"
     made = body(name, 0)
     write(made)
     # The webhook does not receive pods with only an unmanaged name or devices at pod level.
-    if ground.mode == "killed" and write not in (prefixed, pod_level):
+    if env.mode == "killed" and write not in (prefixed, pod_level):
         layer, sentence = "outage", "failed calling webhook"
-    elif write is negative and ground.mode in ("everything", "webhook"):
+    elif write is negative and env.mode in ("everything", "webhook"):
         layer, sentence = "W", "-8 is negative; write 0 or more"
-    said = ground.mallory.refused("POST", path(RED), made)
+    said = env.mallory.refused("POST", path(RED), made)
     assert said is not None
     assert layer_of(said) == layer
     assert sentence in said
-    assert not ground.exists(name)
-    outcomes(15, ground.mode, "amounts that do not exist", layer, said)
+    assert not env.exists(name)
+    outcomes(15, env.mode, "amounts that do not exist", layer, said)
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/GPU", "nvidia.com/gpus"])
 def test_15_no_node_offers_a_name_that_is_not_managed(
-    ground: Ground, outcomes: Outcomes, resource: str
+    env: AttackEnvironment, outcomes: Outcomes, resource: str
 ) -> None:
     """Such a pod is held in no mode and stays unscheduled: Kubernetes compares names exactly."""
-    name = ground.name("misspelt")
+    name = env.name("misspelt")
     made = body(name, 0, containers=[asks(1, resource=resource)])
-    assert ground.mallory.refused("POST", path(RED), made) is None
-    until("no node takes it", lambda: f"Insufficient {resource}" in scheduled(ground, name))
-    assert gates(ground.pod(name)) == []
-    assert "nodeName" not in ground.pod(name)["spec"]
-    outcomes(15, ground.mode, "an unknown resource name", "K", "no node has it")
-    remove(ground, name)
+    assert env.mallory.refused("POST", path(RED), made) is None
+    until("no node takes it", lambda: f"Insufficient {resource}" in scheduled(env, name))
+    assert gates(env.pod(name)) == []
+    assert "nodeName" not in env.pod(name)["spec"]
+    outcomes(15, env.mode, "an unknown resource name", "K", "no node has it")
+    remove(env, name)
 
 
-def scheduled(ground: Ground, name: str) -> str:
+def scheduled(env: AttackEnvironment, name: str) -> str:
     """Return the message of the PodScheduled condition."""
-    conditions = ground.pod(name)["status"].get("conditions", ())
+    conditions = env.pod(name)["status"].get("conditions", ())
     return " ".join(c.get("message", "") for c in conditions if c["type"] == "PodScheduled")

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from app.core.admission import validation
-from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import (
+    RED,
+    TOO_MANY,
+    AttackEnvironment,
+    Object,
+    body,
+    layer_of,
+    path,
+)
 from tests.e2e.attacks.attack_helpers import answer, ready, remove, rule, somebody
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.support.cluster_driver import GATE, gates, until
@@ -19,11 +27,11 @@ NOT_YET = ("not found", "error looking up service account")
 
 
 @pytest.fixture(scope="module")
-def nomad(ground: Ground) -> Person:
+def nomad(env: AttackEnvironment) -> Person:
     """A user that may create and label namespaces, and create pods in every namespace."""
     namespaces = rule("create get patch", "namespaces")
     inside = rule("get create", "serviceaccounts", "pods")
-    return somebody(ground, "nomad", namespaces, inside, namespace=None)
+    return somebody(env, "nomad", namespaces, inside, namespace=None)
 
 
 def namespace(name: str, **labels: str) -> Object:
@@ -33,16 +41,16 @@ def namespace(name: str, **labels: str) -> Object:
 
 
 def test_09_a_namespace_of_this_very_moment_is_looked_at(
-    ground: Ground, outcomes: Outcomes, nomad: Person
+    env: AttackEnvironment, outcomes: Outcomes, nomad: Person
 ) -> None:
-    new = ground.name("new")
+    new = env.name("new")
     account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {}}
     account["metadata"]["name"] = "default"
 
     def attack(number: int) -> Any:
         """Try until the namespace and its service account exist."""
         while True:
-            made = ready(ground, body(f"early-{number}", TOO_MANY), "nomad", new)
+            made = ready(env, body(f"early-{number}", TOO_MANY), "nomad", new)
             bare = body(f"early-{number}", TOO_MANY) if number % 2 else made
             said = answer(nomad, "POST", path(new), bare)
             if not (isinstance(said, Refused) and any(word in said.message for word in NOT_YET)):
@@ -55,7 +63,7 @@ def test_09_a_namespace_of_this_very_moment_is_looked_at(
         answer(nomad, "POST", f"/api/v1/namespaces/{new}/serviceaccounts", account)
         answers = [each.result() for each in done]
     for number, said in enumerate(answers):
-        match ground.mode:
+        match env.mode:
             case "killed":
                 assert layer_of(said.message) == "outage"
             case "policies" if number % 2:
@@ -63,18 +71,18 @@ def test_09_a_namespace_of_this_very_moment_is_looked_at(
                 assert validation.UNGATED in said.message
             case _:
                 assert gates(said) == [GATE]
-    stored = ground.admin.get(path(new))["items"]
+    stored = env.admin.get(path(new))["items"]
     assert all(gates(each) == [GATE] and "nodeName" not in each["spec"] for each in stored)
     refused = [each for each in answers if isinstance(each, Refused)]
     layer = layer_of(refused[0].message) if refused else "D"
     saw = refused[0].message if refused else "held like other pods"
-    outcomes(9, ground.mode, "a namespace created in the same moment", layer, saw)
+    outcomes(9, env.mode, "a namespace created in the same moment", layer, saw)
 
 
 def test_09_no_label_of_a_namespace_spares_its_pods(
-    ground: Ground, outcomes: Outcomes, nomad: Person
+    env: AttackEnvironment, outcomes: Outcomes, nomad: Person
 ) -> None:
-    new = ground.name("quiet")
+    new = env.name("quiet")
     forged = {NAME_OF_NAMESPACE: "kube-system"}
     made = nomad.call("POST", "/api/v1/namespaces", namespace(new, **forged))
     assert made["metadata"]["labels"] == {NAME_OF_NAMESPACE: new}
@@ -82,9 +90,9 @@ def test_09_no_label_of_a_namespace_spares_its_pods(
         change = {"metadata": {"labels": labels}}
         kept = nomad.call("PATCH", f"/api/v1/namespaces/{new}", change)["metadata"]["labels"]
         assert kept[NAME_OF_NAMESPACE] == new
-    until("pods can be made", lambda: can_make_pods(ground, new))
+    until("pods can be made", lambda: can_make_pods(env, new))
     said = answer(nomad, "POST", path(new), body("unseen", TOO_MANY))
-    match ground.mode:
+    match env.mode:
         case "policies":
             assert layer_of(said.message) == "P"
             assert validation.UNGATED in said.message
@@ -92,64 +100,64 @@ def test_09_no_label_of_a_namespace_spares_its_pods(
             assert layer_of(said.message) == "outage"
         case _:
             assert gates(said) == [GATE]
-    outcomes(
-        9, ground.mode, "labels of a namespace", "K", "the label with its name stays as it was"
-    )
+    outcomes(9, env.mode, "labels of a namespace", "K", "the label with its name stays as it was")
 
 
-def can_make_pods(ground: Ground, namespace: str) -> bool:
+def can_make_pods(env: AttackEnvironment, namespace: str) -> bool:
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-    return ground.admin.refused("GET", account, None) is None
+    return env.admin.refused("GET", account, None) is None
 
 
 def test_09_tenant_users_cannot_create_pods_in_exempt_namespaces(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    for who in (ground.mallory, ground.chief):
+    for who in (env.mallory, env.chief):
         for exempt in ("kube-system", "fairgate-system", "gpu-operator"):
-            name = ground.name("guest")
+            name = env.name("guest")
             said = who.refused("POST", path(exempt), body(name))
             assert said is not None
             assert layer_of(said) == "R"
-            assert not ground.exists(name, exempt)
-    outcomes(9, ground.mode, "an exempt namespace", "R", said)
+            assert not env.exists(name, exempt)
+    outcomes(9, env.mode, "an exempt namespace", "R", said)
 
 
 def test_09_namespace_creator_can_create_an_exempt_namespace(
-    ground: Ground, outcomes: Outcomes, nomad: Person
+    env: AttackEnvironment, outcomes: Outcomes, nomad: Person
 ) -> None:
     """Fairgate does not forbid it. RBAC must reserve these names."""
-    exempt, name = "gpu-operator", ground.name("spared")
+    exempt, name = "gpu-operator", env.name("spared")
     nomad.refused("POST", "/api/v1/namespaces", namespace(exempt))
-    until("pods can be made", lambda: can_make_pods(ground, exempt))
+    until("pods can be made", lambda: can_make_pods(env, exempt))
     assert nomad.refused("POST", path(exempt), body(name, TOO_MANY)) is None
-    assert gates(ground.pod(name, exempt)) == []
+    assert gates(env.pod(name, exempt)) == []
     saw = "not held: RBAC must forbid these names to creators of namespaces"
-    outcomes(9, ground.mode, "create a namespace with an exempt name", NOT_ITS_LAYER, saw)
-    remove(ground, name, namespace=exempt)
+    outcomes(9, env.mode, "create a namespace with an exempt name", NOT_ITS_LAYER, saw)
+    remove(env, name, namespace=exempt)
 
 
-def test_10_a_tenant_does_not_label_its_namespace(ground: Ground, outcomes: Outcomes) -> None:
+def test_10_a_tenant_does_not_label_its_namespace(
+    env: AttackEnvironment, outcomes: Outcomes
+) -> None:
     at = f"/api/v1/namespaces/{RED}"
-    before = ground.admin.get(at)["metadata"]["labels"]
-    for who in (ground.mallory, ground.chief):
+    before = env.admin.get(at)["metadata"]["labels"]
+    for who in (env.mallory, env.chief):
         said = who.refused("PATCH", at, {"metadata": {"labels": {"fairgate.io/tenant": "ns.blue"}}})
         assert said is not None
         assert layer_of(said) == "R"
-    assert ground.admin.get(at)["metadata"]["labels"] == before
-    outcomes(10, ground.mode, "labels of the namespace", "R", said)
+    assert env.admin.get(at)["metadata"]["labels"] == before
+    outcomes(10, env.mode, "labels of the namespace", "R", said)
 
 
 def test_10_tenant_label_of_a_namespace_has_no_effect(
-    ground: Ground, outcomes: Outcomes, nomad: Person
+    env: AttackEnvironment, outcomes: Outcomes, nomad: Person
 ) -> None:
     labels = {"fairgate.io/tenant": "ns.blue"}
     at = f"/api/v1/namespaces/{RED}"
     assert nomad.refused("PATCH", at, {"metadata": {"labels": labels}}) is None
-    name = ground.name("counted")
-    said = answer(ground.mallory, "POST", path(RED), ready(ground, body(name, TOO_MANY)))
-    if ground.mode == "killed":
+    name = env.name("counted")
+    said = answer(env.mallory, "POST", path(RED), ready(env, body(name, TOO_MANY)))
+    if env.mode == "killed":
         assert layer_of(said.message) == "outage"
     else:
         assert said["metadata"]["labels"]["fairgate.io/tenant"] == "ns.red"
-        remove(ground, name)
+        remove(env, name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.devcluster.fairgate_install import NAMESPACE
-from tests.e2e.attacks.attack_cluster import OPEN, RED, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import OPEN, RED, AttackEnvironment, body, layer_of, path
 from tests.e2e.attacks.attack_helpers import rule, somebody
 from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
@@ -43,9 +43,9 @@ OK = "fairgate_canary_ok"
 
 
 def test_28_namespace_users_cannot_change_enforcement_objects(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
-    for who in (ground.mallory, ground.chief):
+    for who in (env.mallory, env.chief):
         for at in GUARDED:
             for said in (who.refused("DELETE", at, None), who.refused("PATCH", at, FALSE)):
                 assert said is not None, at
@@ -55,14 +55,14 @@ def test_28_namespace_users_cannot_change_enforcement_objects(
         said = who.refused("POST", path("kube-system"), body("exempt"))
         assert layer_of(said) == "R"
     attack = "delete or edit webhooks, policies, certificate, Lease, CRDs, as a namespace admin"
-    outcomes(28, ground.mode, attack, "R", said or "")
+    outcomes(28, env.mode, attack, "R", said or "")
 
 
-def live(ground: Ground, at: str) -> Object | None:
+def live(env: AttackEnvironment, at: str) -> Object | None:
     """Return an object as stored, or None if it is gone."""
-    if ground.admin.refused("GET", at, None) is not None:
+    if env.admin.refused("GET", at, None) is not None:
         return None
-    found: Object = ground.admin.get(at)
+    found: Object = env.admin.get(at)
     return found
 
 
@@ -80,33 +80,35 @@ IGNORE = [
 @only("everything", "webhook")
 @pytest.mark.parametrize("at", [HOOKS, VALIDATION], ids=["mutating", "validating"])
 def test_28_webhooks_and_their_trust_are_put_back_at_once(
-    ground: Ground, outcomes: Outcomes, at: str
+    env: AttackEnvironment, outcomes: Outcomes, at: str
 ) -> None:
-    put_back(ground, at, IGNORE)
-    outcomes(28, ground.mode, AS_ADMIN, "X", "restored at once")
+    put_back(env, at, IGNORE)
+    outcomes(28, env.mode, AS_ADMIN, "X", "restored at once")
 
 
 @only("everything")
 @pytest.mark.parametrize("at", [POLICY, BINDING], ids=["policy", "binding"])
-def test_28_policies_are_put_back_at_once(ground: Ground, outcomes: Outcomes, at: str) -> None:
+def test_28_policies_are_put_back_at_once(
+    env: AttackEnvironment, outcomes: Outcomes, at: str
+) -> None:
     path, value = {
         POLICY: ("/spec/validations/0/expression", "true"),
         BINDING: ("/spec/validationActions", ["Audit"]),
     }[at]
-    put_back(ground, at, [{"op": "replace", "path": path, "value": value}])
-    outcomes(28, ground.mode, AS_ADMIN, "X", "restored at once")
+    put_back(env, at, [{"op": "replace", "path": path, "value": value}])
+    outcomes(28, env.mode, AS_ADMIN, "X", "restored at once")
 
 
 @only("everything")
 @pytest.mark.parametrize("name", ["fairgate-update", "fairgate-status"])
 def test_28_in_the_seconds_after_a_policy_is_deleted_the_webhook_refuses(
-    ground: Ground, outcomes: Outcomes, name: str
+    env: AttackEnvironment, outcomes: Outcomes, name: str
 ) -> None:
-    clerk = somebody(ground, "clerk", rule("patch update", "pods/status"))
-    running = ground.released()
+    clerk = somebody(env, "clerk", rule("patch update", "pods/status"))
+    running = env.released()
     attack = {
-        "fairgate-update": lambda: ground.mallory.refused(
-            "PATCH", path(RED, ground.waiting[0]) + "?dryRun=All", [OPEN], "json"
+        "fairgate-update": lambda: env.mallory.refused(
+            "PATCH", path(RED, env.waiting[0]) + "?dryRun=All", [OPEN], "json"
         ),
         "fairgate-status": lambda: clerk.refused(
             "PATCH", path(RED, running, "status"), {"status": {"phase": "Succeeded"}}
@@ -114,49 +116,49 @@ def test_28_in_the_seconds_after_a_policy_is_deleted_the_webhook_refuses(
     }[name]
     for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
         at, layers = f"{REGISTRATION}/{kind}/{name}", [layer_of(attack())]
-        ground.admin.call("DELETE", at)
+        env.admin.call("DELETE", at)
 
         def is_back(at: str = at, layers: list[str] = layers) -> bool:
             layers.append(layer_of(attack()))
-            return live(ground, at) is not None and layers[-1] == "P"
+            return live(env, at) is not None and layers[-1] == "P"
 
         until("the policy refuses again", is_back, SOON)
         assert set(layers) <= {"P", "W"}, layers
-    assert ground.is_held(ground.waiting[0])
-    assert ground.pod(running)["status"]["phase"] == "Running"
-    outcomes(28, ground.mode, "the same, and attack at once", "W", "refused all the time")
+    assert env.is_held(env.waiting[0])
+    assert env.pod(running)["status"]["phase"] == "Running"
+    outcomes(28, env.mode, "the same, and attack at once", "W", "refused all the time")
 
 
-def put_back(ground: Ground, at: str, edit: list[Object]) -> None:
+def put_back(env: AttackEnvironment, at: str, edit: list[Object]) -> None:
     """Delete an object, then edit it, and wait until the watchdog restores it each time."""
-    before = live(ground, at)
+    before = live(env, at)
     assert before is not None
-    ground.admin.call("DELETE", at)
-    until("it is back", lambda: content(live(ground, at)) == content(before), SOON)
-    ground.admin.call("PATCH", at, edit, "json")
-    until("it is as before", lambda: content(live(ground, at)) == content(before), SOON)
-    dry = path(RED, ground.waiting[0]) + "?dryRun=All"
-    until("the gate holds", lambda: not takes_off(ground, dry))
+    env.admin.call("DELETE", at)
+    until("it is back", lambda: content(live(env, at)) == content(before), SOON)
+    env.admin.call("PATCH", at, edit, "json")
+    until("it is as before", lambda: content(live(env, at)) == content(before), SOON)
+    dry = path(RED, env.waiting[0]) + "?dryRun=All"
+    until("the gate holds", lambda: not takes_off(env, dry))
 
 
 @only("everything", "webhook")
 def test_28_the_canary_proves_that_it_holds_again(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    ground.admin.call("DELETE", HOOKS)
-    until("it is back", lambda: live(ground, HOOKS) is not None, SOON)
-    before = trials(ground)
-    tried = lambda: all(trials(ground)[verb] > count for verb, count in before.items())  # noqa: E731
+    env.admin.call("DELETE", HOOKS)
+    until("it is back", lambda: live(env, HOOKS) is not None, SOON)
+    before = trials(env)
+    tried = lambda: all(trials(env)[verb] > count for verb, count in before.items())  # noqa: E731
     until("it was tried since", tried)
     checks = ('check="hold"', 'check="release"')
     until("it went well", lambda: all(stage.metric("webhook", OK, c) == 1 for c in checks))
-    outcomes(28, ground.mode, AS_ADMIN, "X", "the canary's next probe passes")
+    outcomes(28, env.mode, AS_ADMIN, "X", "the canary's next probe passes")
 
 
-def trials(ground: Ground) -> Counter[str]:
+def trials(env: AttackEnvironment) -> Counter[str]:
     """Return how often the canary has tried to create a pod and to remove a gate."""
     found = Counter({"create": 0, "patch": 0})
-    for entry in audited(ground.cluster):
+    for entry in audited(env.cluster):
         is_canary = entry["objectRef"].get("namespace") == "fairgate-canary"
         if is_canary and entry["user"]["username"] == WEBHOOK and entry["verb"] in found:
             found[entry["verb"]] += 1
@@ -165,40 +167,38 @@ def trials(ground: Ground) -> Counter[str]:
 
 @only("everything", "webhook")
 def test_28_certificate_map_and_lease_are_put_back(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "delete certificate, ConfigMap and Lease as a cluster administrator"
     epoch = stage.metric("controller", "fairgate_leader_epoch")
-    before = {at: live(ground, at) for at in (SECRET, MAP, LEASE)}
+    before = {at: live(env, at) for at in (SECRET, MAP, LEASE)}
     for at in before:
-        ground.admin.call("DELETE", at)
+        env.admin.call("DELETE", at)
     for at in before:
-        until(f"{at} is back", lambda at=at: live(ground, at) is not None)  # type: ignore[misc]
-    assert content(live(ground, MAP)) == content(before[MAP])
-    assert content(live(ground, SECRET)) != content(before[SECRET])
+        until(f"{at} is back", lambda at=at: live(env, at) is not None)  # type: ignore[misc]
+    assert content(live(env, MAP)) == content(before[MAP])
+    assert content(live(env, SECRET)) != content(before[SECRET])
     leads = lambda: stage.metric("controller", "fairgate_leader_epoch") > epoch  # noqa: E731
     until("a term of a higher epoch has begun", leads)
     # Held pods stay held, and new pods are held.
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     assert ours.make(body("p")) is None
     until("it runs", lambda: stage.running(ours.namespace) == ["p"])
-    outcomes(
-        28, ground.mode, attack, "X", "back; the epoch has risen, and pods are held and released"
-    )
+    outcomes(28, env.mode, attack, "X", "back; the epoch has risen, and pods are held and released")
 
 
 @only("everything")
 def test_28_no_pod_is_released_while_the_tenant_crd_is_deleted(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     """The watchdog does not restore a deleted CRD: its Tenants are deleted with it."""
-    ours, definition = yard(ground, stage), ground.admin.get(DEFINITION)
+    ours, definition = yard(env, stage), env.admin.get(DEFINITION)
     marks = ("name", "labels", "annotations")
     kept = {key: value for key, value in definition["metadata"].items() if key in marks}
-    before = log_of(ground).count(STALE)
-    ground.cluster.kubectl("delete", "crd", "tenants.fairgate.io")
+    before = log_of(env).count(STALE)
+    env.cluster.kubectl("delete", "crd", "tenants.fairgate.io")
     try:
-        until("the leader has noticed", lambda: log_of(ground).count(STALE) > before)
+        until("the leader has noticed", lambda: log_of(env).count(STALE) > before)
         assert ours.make(body("p")) is None
         until("it has seen the pod", lambda: pending(stage, ours.namespace) == 1)
         assert ours.held() == {"p"}
@@ -207,14 +207,14 @@ def test_28_no_pod_is_released_while_the_tenant_crd_is_deleted(
         stage.apply("default", {**again, "metadata": kept})
     until("it runs", lambda: stage.running(ours.namespace) == ["p"])
     attack = "delete a CRD as a cluster administrator"
-    outcomes(28, ground.mode, attack, "D", "pods are held, none is released until it is back")
+    outcomes(28, env.mode, attack, "D", "pods are held, none is released until it is back")
 
 
 STALE = '"source is stale", "facts": {"source": "tenants"'
 
 
-def log_of(ground: Ground) -> str:
-    return (ground.cluster.folder / "logs" / "fairgate-controller.log").read_text()
+def log_of(env: AttackEnvironment) -> str:
+    return (env.cluster.folder / "logs" / "fairgate-controller.log").read_text()
 
 
 def pending(stage: Stage, namespace: str) -> float:
@@ -224,22 +224,22 @@ def pending(stage: Stage, namespace: str) -> float:
 
 @only("policies")
 def test_28_without_a_watchdog_an_administrator_takes_enforcement_away(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
     """This limit is documented: if no Fairgate process runs, only RBAC protects the policies."""
-    before, name = live(ground, BINDING), ground.held()
+    before, name = live(env, BINDING), env.held()
     assert before is not None
     dry = path(RED, name) + "?dryRun=All"
     try:
-        ground.admin.call("DELETE", BINDING)
-        until("it holds no more", lambda: takes_off(ground, dry))
+        env.admin.call("DELETE", BINDING)
+        until("it holds no more", lambda: takes_off(env, dry))
     finally:
         marks = {"name": before["metadata"]["name"], "labels": before["metadata"]["labels"]}
         collection = BINDING.rpartition("/")[0]
-        ground.admin.call("POST", collection, {**before, "metadata": marks})
-    until("it holds", lambda: not takes_off(ground, dry))
-    outcomes(28, ground.mode, AS_ADMIN, NOT_ITS_LAYER, "taken away")
+        env.admin.call("POST", collection, {**before, "metadata": marks})
+    until("it holds", lambda: not takes_off(env, dry))
+    outcomes(28, env.mode, AS_ADMIN, NOT_ITS_LAYER, "taken away")
 
 
-def takes_off(ground: Ground, at: str) -> bool:
-    return ground.mallory.refused("PATCH", at, [OPEN], "json") is None
+def takes_off(env: AttackEnvironment, at: str) -> bool:
+    return env.mallory.refused("PATCH", at, [OPEN], "json") is None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, AttackEnvironment, body, layer_of, path
 from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.e2e.attacks.webhook_port import JSON, Port, review, written
@@ -32,11 +32,13 @@ NOBODY = "no webhook runs in this mode"
 # --- row 25 ---
 
 
-def test_25_strangers_get_no_word_out_of_the_webhook(ground: Ground, outcomes: Outcomes) -> None:
-    port, attack = Port(ground), "post reviews straight to the webhook"
-    if ground.mode not in LISTENS:
+def test_25_strangers_get_no_word_out_of_the_webhook(
+    env: AttackEnvironment, outcomes: Outcomes
+) -> None:
+    port, attack = Port(env), "post reviews straight to the webhook"
+    if env.mode not in LISTENS:
         nobody_listens(port)
-        outcomes(25, ground.mode, attack, NOT_ITS_LAYER, NOBODY)
+        outcomes(25, env.mode, attack, NOT_ITS_LAYER, NOBODY)
         return
     for context in (port.bare, port.wrong):
         with pytest.raises(OSError, match=r".") as caught:
@@ -44,7 +46,7 @@ def test_25_strangers_get_no_word_out_of_the_webhook(ground: Ground, outcomes: O
         assert not isinstance(caught.value, ConnectionRefusedError)
     assert port.post(port.stolen, written(review()))[0] == 200
     saw = "the handshake fails without the API server's own client certificate"
-    outcomes(25, ground.mode, attack, "T", saw)
+    outcomes(25, env.mode, attack, "T", saw)
 
 
 def nobody_listens(port: Port) -> None:
@@ -53,9 +55,9 @@ def nobody_listens(port: Port) -> None:
 
 
 @only(*LISTENS)
-def test_25_a_replayed_review_has_no_effect(ground: Ground, outcomes: Outcomes) -> None:
+def test_25_a_replayed_review_has_no_effect(env: AttackEnvironment, outcomes: Outcomes) -> None:
     """The attacker has the API server's key."""
-    port, before = Port(ground), ground.admin.get(path(RED))["items"]
+    port, before = Port(env), env.admin.get(path(RED))["items"]
     answers = set()
     with port.connected(port.stolen) as connection:
         for _ in range(REPLAYS):
@@ -63,10 +65,10 @@ def test_25_a_replayed_review_has_no_effect(ground: Ground, outcomes: Outcomes) 
             answers.add(connection.getresponse().read())
     [answer] = answers
     assert GATE in patched(answer)
-    assert len(ground.admin.get(path(RED))["items"]) == len(before)
-    assert not ground.exists("replayed")
+    assert len(env.admin.get(path(RED))["items"]) == len(before)
+    assert not env.exists("replayed")
     saw = "the same answer every time, and nothing else"
-    outcomes(25, ground.mode, "replay one a hundred times, with a stolen certificate", "D", saw)
+    outcomes(25, env.mode, "replay one a hundred times, with a stolen certificate", "D", saw)
 
 
 def patched(answer: bytes) -> str:
@@ -122,15 +124,15 @@ BODIES: dict[str, tuple[bytes, tuple[int, ...]]] = {
 
 
 def test_26_malformed_body_neither_crashes_nor_bypasses_the_webhook(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
     attack = "20 MiB, deep JSON, NaN, surrogates, huge quantities, strange labels"
-    port = Port(ground)
-    if ground.mode not in LISTENS:
+    port = Port(env)
+    if env.mode not in LISTENS:
         nobody_listens(port)
-        outcomes(26, ground.mode, attack, NOT_ITS_LAYER, NOBODY)
+        outcomes(26, env.mode, attack, NOT_ITS_LAYER, NOBODY)
         return
-    before = ground.cluster.details().pids["fairgate-webhook"]
+    before = env.cluster.details().pids["fairgate-webhook"]
     for what, (data, codes) in BODIES.items():
         code, answer = port.post(port.stolen, data)
         assert code in codes, f"{what}: {code} {answer[:200]!r}"
@@ -142,25 +144,25 @@ def test_26_malformed_body_neither_crashes_nor_bypasses_the_webhook(
     assert port.post(port.stolen, b"", method="GET")[0] == 405
     assert port.post(port.stolen, b"", at="/admit/../metrics")[0] == 404
     assert port.post(port.stolen, b"{}", headers={**JSON, "x": "y" * (100 << 10)})[0] in HEADERS
-    assert ground.cluster.details().pids["fairgate-webhook"] == before
-    outcomes(26, ground.mode, attack, "D", "400, 413, 431 or a refusal; never a 5xx")
+    assert env.cluster.details().pids["fairgate-webhook"] == before
+    outcomes(26, env.mode, attack, "D", "400, 413, 431 or a refusal; never a 5xx")
 
 
 def test_26_slow_clients_of_the_webhook_do_not_block_creates(
-    ground: Ground, outcomes: Outcomes
+    env: AttackEnvironment, outcomes: Outcomes
 ) -> None:
     attack = "hundreds of mute, bare and slow connections"
-    port = Port(ground)
-    if ground.mode not in LISTENS:
+    port = Port(env)
+    if env.mode not in LISTENS:
         nobody_listens(port)
-        outcomes(26, ground.mode, attack, NOT_ITS_LAYER, NOBODY)
+        outcomes(26, env.mode, attack, NOT_ITS_LAYER, NOBODY)
         return
     with port.crowded(mute=400, bare=100, slow=40):
         for _ in range(5):
-            item = ground.stored(body(ground.name(), TOO_MANY))
+            item = env.stored(body(env.name(), TOO_MANY))
             assert item is not None
             assert gates(item) == [GATE]
-    outcomes(26, ground.mode, attack, "T", "pods are created and held meanwhile")
+    outcomes(26, env.mode, attack, "T", "pods are created and held meanwhile")
 
 
 ODD: dict[str, Object] = {
@@ -179,43 +181,43 @@ ODD: dict[str, Object] = {
 
 @pytest.mark.parametrize("what", ODD)
 def test_26_malformed_pods_are_refused_or_held(
-    ground: Ground, outcomes: Outcomes, what: str
+    env: AttackEnvironment, outcomes: Outcomes, what: str
 ) -> None:
     item = copy.deepcopy(ODD[what])
-    name = item["metadata"]["name"] = ground.name("odd")
-    code, said = sent(ground, item)
+    name = item["metadata"]["name"] = env.name("odd")
+    code, said = sent(env, item)
     if said is None:
-        assert ground.mode in LISTENS
-        assert ground.is_held(name)
-        outcomes(26, ground.mode, "odd pods", "D", f"{what}: held")
+        assert env.mode in LISTENS
+        assert env.is_held(name)
+        outcomes(26, env.mode, "odd pods", "D", f"{what}: held")
         return
-    assert not ground.exists(name)
+    assert not env.exists(name)
     # If no webhook answers, the API server returns 500. That is the outage itself.
     assert 400 <= code < 500 or layer_of(said) == "outage"
-    outcomes(26, ground.mode, "odd pods", layer_of(said), f"{what}: {code}")
+    outcomes(26, env.mode, "odd pods", layer_of(said), f"{what}: {code}")
 
 
 @only("policies")
 def test_26_unparseable_pod_does_not_block_other_pods(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     """The webhook would have refused this pod. If the webhook is down, the leader receives it."""
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     odd = body("odd")
     odd["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1e9999"
     assert ours.make(odd) is None
     assert ours.make(body("honest")) is None
     until("others go on", lambda: stage.running(ours.namespace) == ["honest"])
     assert ours.held() == {"odd"}
-    outcomes(26, ground.mode, "odd pods", "D", "1e9999 cpu: held, and other pods are released")
+    outcomes(26, env.mode, "odd pods", "D", "1e9999 cpu: held, and other pods are released")
 
 
 @only("everything")
 def test_26_deeply_nested_fields_do_not_block_other_pods(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     """The API server stores 10 000 levels, and Fairgate reads every pod and claim."""
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     fields: Object = {}
     for _ in range(5_000):
         fields = {"f:a": fields}
@@ -225,11 +227,11 @@ def test_26_deeply_nested_fields_do_not_block_other_pods(
         assert ours.make(body(name, gpus)) is None
         at = path(ours.namespace, name)
         with deep_json():
-            assert ground.mallory.refused("PATCH", at, written) is None
+            assert env.mallory.refused("PATCH", at, written) is None
             assert ours.make(body(f"honest-{name}")) is None
             until("others go on", lambda n=f"honest-{name}": n in stage.running(ours.namespace))  # type: ignore[misc]
             stage.delete(ours.namespace, name)
-    outcomes(26, ground.mode, "odd pods", "D", "5 000 levels of fields: other pods are released")
+    outcomes(26, env.mode, "odd pods", "D", "5 000 levels of fields: other pods are released")
 
 
 @contextmanager
@@ -243,10 +245,10 @@ def deep_json() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def sent(ground: Ground, item: Object) -> tuple[int, str | None]:
+def sent(env: AttackEnvironment, item: Object) -> tuple[int, str | None]:
     """Create a pod as Mallory; return the status and the message of the refusal."""
     try:
-        ground.mallory.call("POST", path(RED), item)
+        env.mallory.call("POST", path(RED), item)
     except Refused as error:
         return error.status, error.message
     return 201, None

@@ -7,7 +7,7 @@ import json
 import redis
 
 from app.core.admission import validation
-from tests.e2e.attacks.attack_cluster import BLUE, Ground, body, layer_of
+from tests.e2e.attacks.attack_cluster import BLUE, AttackEnvironment, body, layer_of
 from tests.e2e.attacks.attack_namespaces import FIRST, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.rest_requests import asked, token_of
@@ -19,53 +19,53 @@ TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 
 
 def test_23_tenant_user_cannot_change_weights(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     stage.tenant("ours", "1", ours.namespace)
     heavier = {"spec": {"weight": "9"}}
-    said = ground.mallory.refused("PATCH", f"{TENANTS}/ours", heavier)
+    said = env.mallory.refused("PATCH", f"{TENANTS}/ours", heavier)
     assert said is not None
     assert 'cannot patch resource "tenants"' in said
-    outcomes(23, ground.mode, "weights by kubectl", layer_of(said), said)
+    outcomes(23, env.mode, "weights by kubectl", layer_of(said), said)
     new = tenant("mine", "99", ours.namespace)
-    said = ground.mallory.refused("POST", TENANTS, new)
+    said = env.mallory.refused("POST", TENANTS, new)
     assert said is not None
     assert 'cannot create resource "tenants"' in said
-    token = token_of(ground.mallory, ours.namespace)
-    code, answer = asked(ground, "PUT", "/v1/tenants/ours/weight", token, {"weight": "9"})
+    token = token_of(env.mallory, ours.namespace)
+    code, answer = asked(env, "PUT", "/v1/tenants/ours/weight", token, {"weight": "9"})
     assert code == 403, answer
-    outcomes(23, ground.mode, "weights over REST", "R", json.loads(answer)["detail"])
+    outcomes(23, env.mode, "weights over REST", "R", json.loads(answer)["detail"])
     behind = "/apis/api.fairgate.io/v1/tenants/ours"
     for method, at, sent in [
         ("PUT", f"{behind}/weight", {"weight": "9"}),
         ("DELETE", behind, None),
     ]:
-        said = ground.mallory.refused(method, at, sent)
+        said = env.mallory.refused(method, at, sent)
         assert said is not None
         assert "mallory may not update tenants.fairgate.io" in said
-    outcomes(23, ground.mode, "weights through the API server", "R", "the same sentence")
+    outcomes(23, env.mode, "weights through the API server", "R", "the same sentence")
     assert stage.get("tenant", "ours")["spec"]["weight"] == "1"
 
 
 def test_23_usage_deleted_from_redis_does_not_affect_the_limit(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
     attack = "usage and queues written in Redis"
-    ours = yard(ground, stage)
+    ours = yard(env, stage)
     stage.tenant("limited", "1", ours.namespace, quotas=quotas(limit=1))
     until("the leader knows it", lambda: status(stage, "limited").get("pending") == 0)
     said = ours.make(body("first"))
-    if ground.mode == "killed":
+    if env.mode == "killed":
         assert layer_of(said) == "outage"
         assert ours.pods == []
-        outcomes(23, ground.mode, attack, "outage", said or "")
+        outcomes(23, env.mode, attack, "outage", said or "")
         return
     assert said is None
     until("it is released", lambda: ours.released() == {"first"})
     assert ours.make(body("second")) is None
     until("another waits", lambda: status(stage, "limited").get("pending") == 1)
-    with redis.Redis.from_url(ground.cluster.details().redis) as server:
+    with redis.Redis.from_url(env.cluster.details().redis) as server:
         generation = server.hget("fairgate:{default}:state", "generation")
         assert isinstance(generation, bytes)
         used = f"fairgate:{{default}}:{generation.decode()}:used"
@@ -74,18 +74,18 @@ def test_23_usage_deleted_from_redis_does_not_affect_the_limit(
         server.hdel(used, *mine)
         server.delete(f"fairgate:{{default}}:{generation.decode()}:charges")
         # The leader writes and decides again.
-        other = yard(ground, stage)
+        other = yard(env, stage)
         assert other.make(body("witness")) is None
         until("another tenant goes on", lambda: other.released() == {"witness"})
         assert ours.held() == {"second"}
         assert ours.used("limited") == 1
         server.flushall()  # also removes the leader's later writes
-    until("the copy is anew", lambda: _is_counted(ground, "limited:mallory:default:"))
-    outcomes(23, ground.mode, attack, "D", "the limit holds: usage in Redis is only a copy")
+    until("the copy is anew", lambda: _is_counted(env, "limited:mallory:default:"))
+    outcomes(23, env.mode, attack, "D", "the limit holds: usage in Redis is only a copy")
 
 
-def _is_counted(ground: Ground, begins: str) -> bool:
-    with redis.Redis.from_url(ground.cluster.details().redis) as server:
+def _is_counted(env: AttackEnvironment, begins: str) -> bool:
+    with redis.Redis.from_url(env.cluster.details().redis) as server:
         generation = server.hget("fairgate:{default}:state", "generation")
         if not isinstance(generation, bytes):
             return False
@@ -94,12 +94,12 @@ def _is_counted(ground: Ground, begins: str) -> bool:
 
 
 def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+    env: AttackEnvironment, stage: Stage, outcomes: Outcomes
 ) -> None:
-    ours, user = yard(ground, stage), ground.name("head")
+    ours, user = yard(env, stage), env.name("head")
     stage.tenant("above", "1")
     stage.tenant("below", "1", ours.namespace, parent="above")
-    name = ground.name("admin")
+    name = env.name("admin")
     rules: list[Object] = [
         {
             "apiGroups": ["fairgate.io"],
@@ -112,9 +112,9 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     stage.apply("default", {**role, "metadata": {"name": name}, "rules": rules})
     to = (f"--clusterrole={name}", f"--user={user}")
-    ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+    env.cluster.kubectl("create", "clusterrolebinding", name, *to)
     stage.objects += [("clusterrolebinding", name), ("clusterrole", name)]
-    head, at = person(ground.cluster, user), f"{TENANTS}/below"
+    head, at = person(env.cluster, user), f"{TENANTS}/below"
     until("RBAC lets it in", lambda: head.refused("GET", at, None) is None)
     before = head.get(at)["spec"]
     raises: tuple[Object, ...] = (
@@ -129,8 +129,8 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
         said = head.refused("PATCH", at, {"spec": change})
         assert said is not None, change
         assert validation.TENANT in said
-        assert layer_of(said) == FIRST[ground.mode]
-    outcomes(24, ground.mode, "raise the own tenant", layer_of(said), said or "")
+        assert layer_of(said) == FIRST[env.mode]
+    outcomes(24, env.mode, "raise the own tenant", layer_of(said), said or "")
     gone = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
     for refused in (
         head.refused("DELETE", at, None),
@@ -145,11 +145,11 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
     said = head.refused("POST", TENANTS, tenant("default", "1", parent="below"))
     assert said is not None
     assert "has no parent" in said
-    outcomes(24, ground.mode, "put all unmapped namespaces below the own tenant", "K", said)
+    outcomes(24, env.mode, "put all unmapped namespaces below the own tenant", "K", said)
     said = head.refused("PATCH", f"{at}/status", {"status": {"pending": 0}})
     assert said is not None
     assert layer_of(said) == "R"
-    outcomes(24, ground.mode, "write the status of the own tenant", "R", said)
+    outcomes(24, env.mode, "write the status of the own tenant", "R", said)
     # The admin of a tenant may still set the weights of its users.
     weighed = {"spec": {"users": [{"name": "mallory", "weight": "2"}]}}
     assert head.refused("PATCH", at, weighed) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.e2e.attacks.attack_cluster import RED, Ground, body
+from tests.e2e.attacks.attack_cluster import RED, AttackEnvironment, body
 
 JSON = {"content-type": "application/json"}
 SECONDS = 20.0
@@ -21,8 +21,8 @@ SECONDS = 20.0
 class Port:
     """The address of the webhook. `stolen` has the API server's own client certificate."""
 
-    def __init__(self, ground: Ground) -> None:
-        details, pki = ground.cluster.details(), ground.cluster.folder / "pki"
+    def __init__(self, env: AttackEnvironment) -> None:
+        details, pki = env.cluster.details(), env.cluster.folder / "pki"
         at = urlsplit(details.webhook or "")
         self.host, self.port = str(at.hostname), at.port or 443
         self._ca = str(details.ca)
