@@ -137,7 +137,8 @@ class Release:
     has_labels: bool
     has_annotations: bool
     preemptible: bool
-    """Whether the pod may be evicted. The patch writes it, so that the decision stays true."""
+    """Whether all pods that are released together may be evicted. The patch writes it to each of
+    them, so that the decision stays true."""
     waiting_since: Millis
     """When the pod started to wait."""
     node: NodeName | None = None

@@ -52,10 +52,11 @@ def release_patch(order: Release) -> Patch:
     patch += node_hint_patch(order.node_hint) if order.node_hint else []
     patch += _merge("/metadata/labels", order.labels, order.has_labels)
     patch.append({"op": "replace", "path": release_at, "value": order.stamp})
-    if order.preemptible:
-        # The user may have written "false" after the decision, which let the pod borrow.
-        evictable_at = json_pointer("/metadata/annotations", ANNOTATION_PREEMPTIBLE)
-        patch.append({"op": "add", "path": evictable_at, "value": "true"})
+    # The user may have written "false" after the decision, which let the pod borrow. A pod that was
+    # released with one that is not preemptible started within the guarantee, like that one.
+    preemptible_at = json_pointer("/metadata/annotations", ANNOTATION_PREEMPTIBLE)
+    preemptible = "true" if order.preemptible else "false"
+    patch.append({"op": "add", "path": preemptible_at, "value": preemptible})
     if order.claims:
         claims_at = json_pointer("/metadata/annotations", ANNOTATION_CLAIMS)
         patch.append({"op": "add", "path": claims_at, "value": write_grants(order.claims)})

@@ -6,6 +6,7 @@ It turns selections into intents and effects. The rules are in `selection` and `
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from app.core.effects import Effect, EvictForReclaim, Intend, Release
 from app.core.engine_options import EngineOptions
@@ -227,6 +228,7 @@ class SchedulingCycle:
                     reservation.losing_tenants,
                     Millis(self._registry.usage.now + COOLDOWN_MS),
                 )
+        preemptible = all(tracked.pod.preemptible for tracked in waiting)
         by_uid = {t.pod.uid: t for t in waiting}
         pods = sort_by_part([t.pod for t in waiting], choice.equivalence_class)
         # The pod that is charged for a claim goes first, so that the charge does not move to a pod
@@ -248,9 +250,8 @@ class SchedulingCycle:
                 ) + self._host_names(refusing)
             binding = self._node_binding(pod, choice.equivalence_class, node, avoided)
             one = by_uid[pod.uid]
-            effects.append(
-                self._release_one(one, choice.pool, node, epoch, decision, len(pairs), binding)
-            )
+            release = self._release_one(one, choice.pool, node, epoch, decision, binding)
+            effects.append(replace(release, batch_size=len(pairs), preemptible=preemptible))
         tree.mark_served(choice.leaf, (epoch, self._sequence))
         self.reservations.drop(workload, uid)
         now = self._registry.usage.now
@@ -278,7 +279,6 @@ class SchedulingCycle:
         node: NodeName | None,
         epoch: int,
         decision: Decision | None,
-        together: int = 1,
         binding: NodeBinding = NO_BINDING,
     ) -> Release:
         """Start the release of one pod. If it has no pool, it may use any node, uncharged."""
@@ -319,7 +319,6 @@ class SchedulingCycle:
             tolerations=tuple(each for each in tolerations if each not in pod.tolerations),
             has_tolerations=bool(pod.tolerations),
             node_hint=binding.node_hint,
-            batch_size=together,
             claims=self._registry.claims_to_grant(pod),
             generated_claims=frozenset(ref.name for ref in pod.claims if ref.generated),
         )

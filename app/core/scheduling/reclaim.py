@@ -444,15 +444,21 @@ class Reclaimer:
                 found[tracked.gang.key] = self._gang_victim(tracked.gang, leaf, cause)
                 for each in self._surplus_victims(tracked.gang, leaf, cause):
                     found[each.pods[0].pod.uid] = each
-        able = [v for v in found.values() if self._is_evictable(case, v)]
+        able = [v for v in found.values() if v.pods and self._is_evictable(v)]
         return sorted(able, key=Victim.eviction_order)
 
     def _gang_victim(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Victim:
-        """Return all pods of a gang that stay. It is broken if fewer of them stay than it needs."""
+        """Return all preemptible pods of a gang that stay, perhaps none.
+
+        It is broken if fewer pods stay than it needs. A pod that is not preemptible protects only
+        itself: the release made those that were released with it not preemptible either, and others
+        joined the gang later, perhaps with borrowed capacity.
+        """
         pods = [t for t in gang.members if t.allocation is not None]
-        left = tuple(t for t in pods if self.needs_eviction(t))
+        left = [t for t in pods if self.needs_eviction(t)]
         needed = min(len(pods), gang.min_count) if gang.is_elastic else len(pods)
-        return self._make_victim(leaf, left, cause, len(left) < needed)
+        preemptible = tuple(t for t in left if t.pod.preemptible)
+        return self._make_victim(leaf, preemptible, cause, len(left) < needed)
 
     def _surplus_victims(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Iterator[Victim]:
         """Yield the pods that an elastic gang can do without: those released last."""
@@ -479,7 +485,12 @@ class Reclaimer:
         lost = sum(device_time_lost_by(tracked, self._registry.usage.now) for tracked in pods)
         return Victim(leaf, pods, cause, broken, lost)
 
-    def _is_evictable(self, case: _ReclaimContext, victim: Victim) -> bool:
+    def _is_evictable(self, victim: Victim) -> bool:
+        """Return whether a victim may be evicted now.
+
+        The least run time of a gang begins with its oldest pod. Otherwise a gang that gets a new
+        pod again and again could never be evicted.
+        """
         now, least = self._registry.usage.now, self._registry.usage.policy.min_runtime
         for tracked in victim.pods:
             if (
@@ -488,12 +499,12 @@ class Reclaimer:
                 or tracked.state is not PodState.USING
             ):
                 return False
-            ready = max(
-                (tracked.released_at or 0) + least, self._excluded_until.get(tracked.pod.uid, 0)
-            )
-            if ready > now:
-                self.retry_at = Millis(min(ready, self.retry_at or ready))
-                return False
+        begun = min(tracked.released_at or 0 for tracked in victim.pods)
+        excluded = max(self._excluded_until.get(t.pod.uid, 0) for t in victim.pods)
+        ready = max(begun + least, excluded)
+        if ready > now:
+            self.retry_at = Millis(min(ready, self.retry_at or ready))
+            return False
         return True
 
     def _take(self, case: _ReclaimContext, victim: Victim, index: int | None = None) -> None:
