@@ -215,6 +215,20 @@ class LiveUsage:
         self._restore_saved_history(leaf, name, user)
         return leaf
 
+    def apply_weights(self, tenant: Tenant) -> bool:
+        """Apply the weights of a Tenant. Return False if this needs a new tree."""
+        users = {user: weight.as_integer_ratio() for user, weight in tenant.user_weights.items()}
+        own = tenant.weight.as_integer_ratio()
+        if not all(map(self.tree.can_compare, (own, *users.values()))):
+            return False
+        branch = self.tree.tenants.get(tenant.name)
+        if branch is not None:
+            self.tree.set_weight(branch, own)
+            for child in branch.children.values():
+                if isinstance(child, UserNode):
+                    self.tree.set_weight(child, users.get(UserName(child.name), (1, 1)))
+        return True
+
     def restore_history(self, name: TenantName, user: UserName, past: BranchHistory) -> None:
         """Restore the history of a user, or with `TENANT_ITSELF` of the tenant."""
         self.saved_history.setdefault(name, {})[user] = past

@@ -113,6 +113,17 @@ class ShareTree:
         assert isinstance(leaf, UserNode)
         return leaf
 
+    def can_compare(self, weight: tuple[int, int]) -> bool:
+        """Return whether scores with this weight are exact; if not, a new tree is needed."""
+        return 2 * weight[0].bit_length() <= self._shift
+
+    def set_weight(self, branch: TenantNode, weight: tuple[int, int]) -> None:
+        """Change the weight of a branch."""
+        if branch.weight != weight:
+            branch.weight = weight
+            self._mark_branch_changed(branch)
+            self._changed_borrowers.update(path_to_root(branch))
+
     def find_user(self, tenant: TenantName, user: UserName) -> UserNode | None:
         """Return the leaf of a user. None if it does not exist."""
         branch = self.tenants.get(tenant)

@@ -99,11 +99,14 @@ class PodRegistry:
     def record_tenant(self, tenant: Tenant) -> None:
         """Record the observed state of a Tenant."""
         known = self._tenancy.tenants.get(tenant.name)
-        if known != tenant:
-            self._tenancy.add_tenant(tenant)
+        if known == tenant:
+            return
+        self._tenancy.add_tenant(tenant)
+        if known is not None:
+            self.tenant_gaps.record_change(known, self.usage.now)
+        # Admins may change weights at any rate, and a recount costs time for each pod.
+        if not (_differ_in_weights_only(known, tenant) and self.usage.apply_weights(tenant)):
             self._needs_recount = True
-            if known is not None:
-                self.tenant_gaps.record_change(known, self.usage.now)
 
     def drop_tenant(self, name: TenantName) -> None:
         """Record that a Tenant was deleted."""
@@ -554,3 +557,13 @@ class PodRegistry:
             tracked.announced_wait = tracked.wait_reason
         elif tracked.announced_wait is not tracked.wait_reason:
             self._changed_waits.append(tracked)
+
+
+def _differ_in_weights_only(known: Tenant | None, tenant: Tenant) -> bool:
+    """Return whether two versions of a Tenant have the same namespaces, parent and quotas."""
+    return known is not None and tenant == replace(
+        known,
+        weight=tenant.weight,
+        user_weights=tenant.user_weights,
+        generation=tenant.generation,
+    )
