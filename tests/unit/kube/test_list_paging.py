@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from app.core.events import ClaimObserved, SourceFresh, WatchedSource
+from app.kube.cluster_survey import ApiSurvey
 from app.kube.list_paging import LARGE_BYTES, MOST_LARGE, SMALL_PAGE, WHOLE_BYTES, Paging
 from tests.support.watch_script import Script, following, heard, page, tenant
 
@@ -72,3 +75,22 @@ async def test_large_objects_of_a_long_page_are_noticed() -> None:
     assert len(found) == count
     assert SMALL_PAGE < count < PAGE
     assert script.queries[-1]["limit"] == "1"  # longer than a short page: only the version is read
+
+
+async def survey_pages(script: Any) -> list[list[str]]:
+    """Return the names in each part of a list that `fairgate doctor` reads."""
+    pages = ApiSurvey(script).list_pages("/api/v1/pods", PAGE)
+    return [[item["metadata"]["name"] for item in items] async for items in pages]
+
+
+async def test_survey_requests_short_pages() -> None:
+    script = Script([page(tenant("a"), tenant("b"), more="x"), page(tenant("c"))], [])
+    assert await survey_pages(script) == [["a", "b"], ["c"]]
+    assert [each["limit"] for each in script.queries] == [str(SMALL_PAGE)] * 2
+
+
+async def test_survey_decodes_a_large_page_object_by_object() -> None:
+    half = WHOLE_BYTES // 2
+    large = page(tenant("a", pad="x" * half), tenant("b", pad="x" * half), more="x")
+    script = Script([large, page(tenant("c"))], [])
+    assert await survey_pages(script) == [["a"], ["b"], ["c"]]
