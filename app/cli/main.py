@@ -27,6 +27,7 @@ from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
 from app.config import settings
 from app.core.errors import FairgateError, InvalidInput
+from app.core.safe_text import escape_hidden
 from app.terminal.help import CommandLine, HelpGroup, examples
 from app.terminal.options import ReportOutput, with_groups
 
@@ -367,7 +368,7 @@ def _outcome(command: Callable[[], Any]) -> int:
 
 def _report(sentence: str) -> None:
     for line in sentence.splitlines():
-        print(f"fairgate: {line}", file=sys.stderr)
+        print(f"fairgate: {escape_hidden(line.expandtabs())}", file=sys.stderr)
 
 
 def _report_defect(error: Exception) -> None:

@@ -13,6 +13,7 @@ from app.commands.convert.kubernetes_objects import read_objects, read_text
 from app.commands.convert.log_rows import COLUMNS, ConvertedLog
 from app.commands.convert.tenant_documents import Notes, write_documents
 from app.core.errors import InvalidInput
+from app.core.safe_text import escape_hidden
 
 
 def convert_kueue(paths: Sequence[Path], managed: Sequence[str]) -> None:
@@ -60,4 +61,4 @@ def _print_documents(documents: Sequence[dict[str, Any]], notes: Notes) -> None:
 
 def _print_notes(lines: Iterable[str]) -> None:
     for line in lines:
-        print(f"fairgate: {line}", file=sys.stderr)
+        print(f"fairgate: {escape_hidden(line)}", file=sys.stderr)

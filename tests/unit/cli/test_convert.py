@@ -22,3 +22,11 @@ def test_a_log_is_printed_with_the_columns_of_replay(tmp_path: Path) -> None:
     assert done.stderr == "fairgate: 1 of 1 jobs were converted.\n"
     (tmp_path / "replay.csv").write_text(done.stdout)
     assert fairgate("replay", tmp_path / "replay.csv", "--gpus", "8").returncode == 0
+
+
+def test_hidden_characters_of_a_note_are_escapes(tmp_path: Path) -> None:
+    queues = tmp_path / "queues.yaml"
+    meta = 'metadata: {name: "a\\e]0;x\\a\\u202e"}'
+    queues.write_text(f"apiVersion: kueue.x-k8s.io/v1beta1\nkind: ClusterQueue\n{meta}\n")
+    done = fairgate("convert", "kueue", queues)
+    assert "ClusterQueue a\\u001b]0;x\\u0007\\u202e: " in done.stderr

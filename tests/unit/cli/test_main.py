@@ -75,6 +75,13 @@ def test_an_error_is_one_sentence_without_a_traceback(capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "fairgate: Redis at redis:6379 does not answer; start it.\n")
 
 
+def test_hidden_characters_of_an_error_are_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    _outcome(raising(FairgateError("no job of \x1b]0;x\x07\u202e\nlog:\tend")))
+
+    lines = ["no job of \\u001b]0;x\\u0007\\u202e", "log:    end"]
+    assert capsys.readouterr().err.splitlines() == [f"fairgate: {line}" for line in lines]
+
+
 def test_defect_names_the_variable_that_enables_the_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
