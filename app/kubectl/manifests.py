@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from app.core.errors import InvalidInput
 from app.core.well_known import ANNOTATION_SUBMITTER
 from app.kubectl.client import segment
+from app.terminal import object_files
+from app.terminal.object_files import Document
 
-LARGEST_FILE = 4 * 1024 * 1024
-LARGEST_EXPANDED = 2 * LARGEST_FILE
-"""Maximum number of characters and nodes of a YAML document after its aliases are expanded."""
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_TAG = "tag:yaml.org,2002:"
 
-_Document = Mapping[str, Any]
 Claims = Mapping[tuple[str, str, str], Any]
 """Specs of claims by kind, namespace and name of the object that has the spec."""
 
@@ -55,7 +47,7 @@ class Manifest:
     kind: str
     name: str
     namespace: str
-    document: _Document
+    document: Document
 
     def __str__(self) -> str:
         name = self.name or f"{self.document['metadata'].get('generateName', '')}*"
@@ -74,93 +66,26 @@ class PodCopies:
     """A pod that an object creates, and the number of equal pods at one time."""
 
     count: int
-    document: _Document
+    document: Document
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads YAML as kubectl does: dates, and numbers to the base 60 such as 12:30, are text."""
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-        """Return the tag of a node."""
-        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
-        is_number = tag in (_TAG + "int", _TAG + "float")
-        return _TAG + "str" if tag == _TAG + "timestamp" or (is_number and ":" in value) else tag
+def documents(file: str) -> list[Document]:
+    """Return the objects of a file; "-" is standard input. Raises InvalidInput."""
+    return _required(object_files.read_objects(file))
 
 
-def documents(file: str) -> list[_Document]:
-    """Return the objects of a file; "-" is standard input. Raises InvalidInput.
-
-    The items of a `List` count as objects.
-    """
-    try:
-        if file == "-":
-            text = sys.stdin.read(LARGEST_FILE + 1)
-        else:
-            with Path(file).open(encoding="utf-8") as opened:
-                text = opened.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{file} cannot be read: it is not UTF-8 text.") from error
-    return parse(text)
-
-
-def parse(text: str) -> list[_Document]:
+def parse(text: str) -> list[Document]:
     """Return the objects of YAML documents. Raises InvalidInput."""
-    if len(text) > LARGEST_FILE:
-        raise InvalidInput(f"The manifest has more than {LARGEST_FILE} characters; split it.")
-    try:
-        found = [each for part in _loaded(text) for each in _objects(part)]
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f" in line {mark.line + 1}" if mark else ""
-        why = getattr(error, "problem", None) or "it cannot be parsed"
-        raise InvalidInput(f"The manifest is not YAML{at}: {why}.") from error
+    return _required(object_files.parse_objects(text, "The manifest"))
+
+
+def _required(found: list[Document]) -> list[Document]:
     if not found:
         raise InvalidInput("The manifest has no Kubernetes object; write one as for kubectl.")
     return found
 
 
-def _loaded(text: str) -> Iterator[Any]:
-    """Yield the documents of YAML. A few lines of nested aliases could expand to gigabytes."""
-    loader = _Loader(text)
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            if _expanded(node, {}) > LARGEST_EXPANDED:
-                raise InvalidInput("The manifest has too many YAML aliases; write it without them.")
-            yield _constructed(loader, node)
-    finally:
-        loader.dispose()
-
-
-def _constructed(loader: _Loader, node: Any) -> Any:
-    """Return a document that JSON can express. Raises InvalidInput."""
-    try:
-        document = loader.construct_document(node)
-        json.dumps(document, allow_nan=False)
-    except (TypeError, ValueError) as error:  # of explicit tags, and of .nan
-        raise InvalidInput(
-            f"The manifest has a value that JSON cannot express ({error}); write it as text."
-        ) from error
-    return document
-
-
-def _expanded(node: Any, known: dict[int, int]) -> int:
-    """Return the size of a node as in `LARGEST_EXPANDED`, which a cycle exceeds."""
-    if id(node) not in known:
-        known[id(node)] = LARGEST_EXPANDED + 1  # until it is computed
-        if isinstance(node, yaml.ScalarNode):
-            size = 1 + len(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            size = 1 + sum(_expanded(each, known) for pair in node.value for each in pair)
-        else:
-            size = 1 + sum(_expanded(each, known) for each in node.value)
-        known[id(node)] = size
-    return known[id(node)]
-
-
-def manifest(document: _Document, namespace: str, *, required: bool) -> Manifest | None:
+def manifest(document: Document, namespace: str, *, required: bool) -> Manifest | None:
     """Return an object of a known kind; None for other kinds. Raises InvalidInput.
 
     `namespace`: the namespace of objects without one. `required`: no object may have another.
@@ -184,7 +109,7 @@ def manifest(document: _Document, namespace: str, *, required: bool) -> Manifest
     return Manifest(kind, str(meta.get("name") or ""), own, {**document, "metadata": meta})
 
 
-def written_claims(documents: Sequence[_Document], namespace: str) -> Claims:
+def written_claims(documents: Sequence[Document], namespace: str) -> Claims:
     """Return the claims, and claims of templates, in a file."""
     found = {}
     for each in documents:
@@ -195,7 +120,7 @@ def written_claims(documents: Sequence[_Document], namespace: str) -> Claims:
     return found
 
 
-def pods(found: Manifest, stored: _Document) -> list[PodCopies]:
+def pods(found: Manifest, stored: Document) -> list[PodCopies]:
     """Return the pods that an object creates. `stored`: the object as the API server answered."""
     spec = _map(stored, "spec")
     match found.kind:
@@ -210,7 +135,7 @@ def pods(found: Manifest, stored: _Document) -> list[PodCopies]:
     return [_with_volumes(copies, claims)] if claims else [copies]
 
 
-def starts_in_order(stored: _Document) -> bool:
+def starts_in_order(stored: Document) -> bool:
     """Return whether a JobSet starts its replicated jobs one after another."""
     spec = _map(stored, "spec")
     jobs = spec.get("replicatedJobs") or ()
@@ -218,7 +143,7 @@ def starts_in_order(stored: _Document) -> bool:
     return in_order or any(each.get("dependsOn") for each in jobs)
 
 
-def _of_replicated_job(job: _Document, found: Manifest) -> PodCopies:
+def _of_replicated_job(job: Document, found: Manifest) -> PodCopies:
     """Return the pods of a replicated job, with the label that the JobSet controller writes."""
     copies = _of_job(_map(_map(job, "template"), "spec"), _number(job, "replicas"), found)
     meta = _map(copies.document, "metadata")
@@ -226,7 +151,7 @@ def _of_replicated_job(job: _Document, found: Manifest) -> PodCopies:
     return replace(copies, document={**copies.document, "metadata": {**meta, "labels": labels}})
 
 
-def _of_job(spec: _Document, times: int, found: Manifest) -> PodCopies:
+def _of_job(spec: Document, times: int, found: Manifest) -> PodCopies:
     parallel = _number(spec, "parallelism")
     completions = spec.get("completions")
     if isinstance(completions, int):
@@ -234,7 +159,7 @@ def _of_job(spec: _Document, times: int, found: Manifest) -> PodCopies:
     return _copies(times * parallel, spec, found)
 
 
-def _copies(count: int, spec: _Document, found: Manifest) -> PodCopies:
+def _copies(count: int, spec: Document, found: Manifest) -> PodCopies:
     template = _map(spec, "template")
     meta = _map(template, "metadata")
     annotations = {k: v for k, v in _map(meta, "annotations").items() if k != ANNOTATION_SUBMITTER}
@@ -260,24 +185,12 @@ def _with_volumes(copies: PodCopies, claims: list[Any]) -> PodCopies:
     return PodCopies(copies.count, {**copies.document, "spec": {**spec, "volumes": volumes}})
 
 
-def _objects(document: Any) -> Iterator[_Document]:
-    if document is None:
-        return
-    if not isinstance(document, dict):
-        raise InvalidInput("A document of the file is not a Kubernetes object.")
-    if document.get("kind") == "List" and isinstance(document.get("items"), list):
-        for each in document["items"]:
-            yield from _objects(each)
-    else:
-        yield document
-
-
-def _map(document: _Document, key: str) -> dict[str, Any]:
+def _map(document: Document, key: str) -> dict[str, Any]:
     found = document.get(key)
     return dict(found) if isinstance(found, dict) else {}
 
 
-def _number(document: _Document, key: str) -> int:
+def _number(document: Document, key: str) -> int:
     """Return a number of pods; 1 if absent."""
     found = document.get(key)
     return found if isinstance(found, int) and found >= 0 else 1

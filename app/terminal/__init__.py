@@ -1,1 +1,1 @@
-"""Help texts, output formats and tables that fit a terminal, for both command lines."""
+"""Help texts, object files, output formats and tables, for both command lines."""

@@ -9,30 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from app.commands.convert import kueue, slurm, volcano
-from app.commands.convert.kubernetes_objects import read_objects, read_text
+from app.commands.convert.kubernetes_objects import expect_api_types, read_objects
 from app.commands.convert.log_rows import COLUMNS, ConvertedLog
 from app.commands.convert.tenant_documents import Notes, write_documents
 from app.core.errors import InvalidInput
 from app.core.safe_text import escape_hidden
+from app.terminal.object_files import read_text
 
 
 def convert_kueue(paths: Sequence[Path], managed: Sequence[str]) -> None:
     """Print the Tenants and Pools for Kueue's objects. Raises InvalidInput."""
     notes = Notes()
-    _print_documents(kueue.convert(read_objects(paths), managed_test(managed), notes), notes)
+    objects = read_objects(paths)
+    with expect_api_types("Kueue"):
+        found = kueue.convert(objects, managed_test(managed), notes)
+    _print_documents(found, notes)
 
 
 def convert_volcano(paths: Sequence[Path], pool: str, managed: Sequence[str]) -> None:
     """Print the Tenants for Volcano's Queues. Raises InvalidInput."""
     notes = Notes()
     objects = read_objects(paths)
-    _print_documents(volcano.convert(objects, pool, managed_test(managed), notes), notes)
+    with expect_api_types("Volcano"):
+        found = volcano.convert(objects, pool, managed_test(managed), notes)
+    _print_documents(found, notes)
 
 
 def convert_slurm(path: Path, pool: str) -> None:
     """Print the Tenants for a file of `sacctmgr dump`. Raises InvalidInput."""
     notes = Notes()
-    _print_documents(slurm.convert(str(path), read_text(path), pool, notes), notes)
+    _print_documents(slurm.convert(str(path), read_text(str(path)), pool, notes), notes)
 
 
 def managed_test(managed: Sequence[str]) -> Callable[[str], bool]:

@@ -1,55 +1,45 @@
-"""Reads Kubernetes objects from YAML or JSON files, as `kubectl get -o yaml` prints them."""
+"""Kubernetes objects to convert, from YAML or JSON files as `kubectl get -o yaml` prints them."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from app.core.errors import InvalidInput
-
-STDIN = Path("-")
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file; `-` is standard input. Raises InvalidInput."""
-    try:
-        return sys.stdin.read() if path == STDIN else path.read_text()
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}; check the path.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} is not text; give a text file.") from error
+from app.terminal import object_files
+from app.terminal.object_files import Document
 
 
 def read_objects(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the objects of all files. Lists are opened. Raises InvalidInput."""
-    found: list[dict[str, Any]] = []
-    for path in paths:
-        try:
-            documents = list(yaml.safe_load_all(read_text(path)))
-        except yaml.YAMLError as error:
-            place = str(error).replace("\n", " ")
-            raise InvalidInput(f"{path} is not YAML: {place}; correct that line.") from error
-        for document in documents:
-            found += _opened(path, document)
-    return found
+    """Return the objects of all files; `-` is standard input. Raises InvalidInput."""
+    return [_checked(path, each) for path in paths for each in object_files.read_objects(str(path))]
 
 
-def _opened(path: Path, document: Any) -> Iterator[dict[str, Any]]:
-    if document is None:
-        return
-    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+def _checked(path: Path, item: Document) -> dict[str, Any]:
+    """Return an object that has a kind and a name. Raises InvalidInput."""
+    kind, meta = item.get("kind"), item.get("metadata")
+    if not isinstance(kind, str):
         raise InvalidInput(f"{path} has a document without kind; give Kubernetes objects.")
-    if document["kind"].endswith("List") and isinstance(document.get("items"), list):
-        for item in document["items"]:
-            yield from _opened(path, item)
-        return
-    if not isinstance((document.get("metadata") or {}).get("name"), str):
-        raise InvalidInput(f"{path} has a {document['kind']} without a name; add metadata.name.")
-    yield document
+    if not isinstance(meta, dict) or not isinstance(meta.get("name"), str):
+        raise InvalidInput(f"{path} has a {kind} without a name; add metadata.name.")
+    return dict(item)
+
+
+@contextmanager
+def expect_api_types(system: str) -> Iterator[None]:
+    """Translate the errors of a conversion that finds a value of another type than in the API.
+
+    Raises InvalidInput.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"An object has a field of another type than in the API of {system} ({error}); "
+            "give objects as kubectl get -o yaml prints them."
+        ) from error
 
 
 def name_of(item: dict[str, Any]) -> str:

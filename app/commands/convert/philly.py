@@ -13,6 +13,7 @@ from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from zlib import error as BrokenGzip
 
 from app.commands.convert.log_rows import ConvertedLog, LogJob, as_pods
 from app.core.errors import InvalidInput
@@ -39,10 +40,14 @@ def _entries(path: Path) -> list[Any]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             found = json.load(file)
+    except (gzip.BadGzipFile, EOFError, BrokenGzip) as error:
+        raise InvalidInput(f"{path} is not a whole gzip file; fetch it again.") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error}; check the path.") from error
     except ValueError as error:
         raise InvalidInput(f"{path} is not JSON ({error}); give cluster_job_log.") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{path} is nested too deeply; give cluster_job_log.") from error
     if not isinstance(found, list):
         raise InvalidInput(f"{path} is no list of jobs; give cluster_job_log.")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -82,12 +83,25 @@ def test_philly_jobs_without_a_run_are_counted(philly_log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "is not JSON"), ("{}", "no list"), ("[{}]", "job 1 is not as in")]
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{}", "no list"),
+        ("[{}]", "job 1 is not as in"),
+    ],
 )
 def test_another_file_is_no_philly_log(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "cluster_job_log"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=message):
+        philly.convert(path)
+
+
+def test_a_cut_philly_log_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cluster_job_log.gz"
+    path.write_bytes(gzip.compress(b"[]")[:-4])
+    with pytest.raises(InvalidInput, match="not a whole gzip file"):
         philly.convert(path)
 
 

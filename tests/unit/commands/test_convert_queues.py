@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from app.commands.convert import kueue, slurm, volcano
-from app.commands.convert.command import managed_test
+from app.commands.convert.command import convert_kueue, managed_test
 from app.commands.convert.kubernetes_objects import read_objects
 from app.commands.convert.tenant_documents import Notes, write_documents
 from app.config.settings import MANAGED
@@ -145,7 +145,8 @@ def test_cohorts_in_a_circle_are_refused(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("kind: [", "is not YAML"),
-        ("- 1", "without kind"),
+        ("- 1", "not a Kubernetes object"),
+        ("a: 1", "without kind"),
         ("kind: ClusterQueue", "without a name"),
         (queue("a", "{" + flavor("t4", "nominalQuota: many") + "}"), "'many' is not a quantity"),
     ],
@@ -153,6 +154,34 @@ def test_cohorts_in_a_circle_are_refused(tmp_path: Path) -> None:
 def test_invalid_objects_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         from_kueue(text, tmp_path / "q.yaml")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("[" * 3000 + "]" * 3000, "q.yaml is nested too deeply"),
+        ("9" * 5000, "q.yaml, line 5: '9{40}' cannot be read as int"),
+        ("!!int abc", "line 5: 'abc' cannot be read as int"),
+        ("!!float abc", "line 5: 'abc' cannot be read as float"),
+        ("!!bool abc", "line 5: 'abc' cannot be read as bool"),
+        ("!!timestamp abc", "line 5: 'abc' cannot be read as timestamp"),
+        (".inf", "q.yaml has a value that JSON cannot express"),
+        ("&a [*a]", "q.yaml has too many YAML aliases"),
+        ("\0", "q.yaml is not YAML: special characters are not allowed"),
+        ("5", "a field of another type than in the API of Kueue"),
+    ],
+)
+def test_values_that_cannot_be_read_are_refused(tmp_path: Path, value: str, message: str) -> None:
+    path = tmp_path / "q.yaml"
+    path.write_text(queue("a", value))
+    with pytest.raises(InvalidInput, match=message):
+        convert_kueue([path], MANAGED)
+
+
+def test_values_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "q.yaml").write_text(queue("a", "{cohort: 2026-13-45, 1: 12:30}"))
+    (found,) = read_objects([tmp_path / "q.yaml"])
+    assert found["spec"] == {"cohort": "2026-13-45", "1": "12:30"}
 
 
 def test_a_volcano_queue_becomes_a_tenant() -> None:
