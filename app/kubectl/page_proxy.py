@@ -128,16 +128,22 @@ class _Handler(BaseHTTPRequestHandler):
         """Write no log: addresses have the token."""
 
     def _answer(self) -> None:
-        url = urlsplit(self.path)
-        origin = self.headers.get("Origin")
         if not is_same_user(self.client_address[:2], self.proxy.port):
             self._say(403, "This proxy serves the user who started it only.")
-        elif not self.proxy.is_own(self.headers.get("Host", "")):
+            return
+        origin = self.headers.get("Origin")
+        try:
+            url, asker = urlsplit(self.path), None if origin is None else urlsplit(origin).netloc
+            query = parse_qs(url.query)
+        except ValueError:
+            self._say(400, "The address or the Origin is malformed.")
+            return
+        if not self.proxy.is_own(self.headers.get("Host", "")):
             self._say(403, "This proxy serves the loopback address only.")
-        elif origin is not None and not self.proxy.is_own(urlsplit(origin).netloc):
+        elif asker is not None and not self.proxy.is_own(asker):
             self._say(403, "Another page may not use this proxy.")
-        elif url.path == "/" and "token" in parse_qs(url.query):
-            self._sign_in(parse_qs(url.query)["token"][0])
+        elif url.path == "/" and "token" in query:
+            self._sign_in(query["token"][0])
         elif not self.proxy.is_session(self.headers.get("Cookie", "")):
             self._say(401, "Not signed in; run kubectl fairgate open again.")
         else:

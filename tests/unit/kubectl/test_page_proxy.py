@@ -166,6 +166,18 @@ def test_a_secret_that_is_no_ascii_is_refused(secret: str, proxy: PageProxy) -> 
     assert ask(proxy, "/", Cookie=f'{proxy.cookie}="{secret}"')[0] == 401
 
 
+def test_a_malformed_address_or_origin_is_400(proxy: PageProxy) -> None:
+    assert ask(proxy, "http://[", Host=f"127.0.0.1:{proxy.port}")[0] == 400
+    assert ask(proxy, "/", Origin="http://[")[0] == 400
+
+
+def test_another_user_cannot_reach_the_parser_of_addresses(
+    proxy: PageProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_proxy, "is_same_user", lambda *_: False)
+    assert ask(proxy, "http://[", Host=f"127.0.0.1:{proxy.port}")[0] == 403
+
+
 @pytest.mark.parametrize("length", ["-1", "x", "9" * 20, "\xb2"])
 def test_a_length_that_is_no_number_is_refused(length: str, proxy: PageProxy) -> None:
     assert ask(proxy, "/v1/me", Cookie=sign_in(proxy), Content_Length=length)[0] == 413
