@@ -101,13 +101,21 @@ class Processes:
     def stop(self, children: Sequence[ChildProcess], sign: int = signal.SIGTERM) -> None:
         """End these children, the youngest first, and remove them from the record.
 
-        Each receives `sign` and, after `STOP_SECONDS`, SIGKILL. Returns when all are gone.
+        Each receives `sign` and, after `STOP_SECONDS`, SIGKILL. Returns when all are gone. A child
+        that does not end within `KILL_SECONDS` delays the others only. Raises ClusterError if it
+        still runs when the others are gone; it stays in the record.
         """
-        for child in reversed(children):
-            _end(child, sign)
-        gone = {(child.pid, child.born) for child in children}
+        slow = [child for child in reversed(children) if not _end(child, sign)]
+        running = [child for child in slow if is_alive(child)]
+        gone = {(c.pid, c.born) for c in children if c not in running}
         with self._locked():
             self._write([c for c in self.recorded() if (c.pid, c.born) not in gone])
+        if running:
+            names = ", ".join(f"{child.name} (pid {child.pid})" for child in running)
+            raise ClusterError(
+                f"Still running after SIGKILL: {names}; all else has ended. Run this again, or end "
+                "them by hand."
+            )
 
     def stop_all(self) -> None:
         """End every recorded child."""
@@ -193,16 +201,17 @@ def last_lines(log: Path, count: int = LAST_LINES) -> str:
         return ""
 
 
-def _end(child: ChildProcess, sign: int) -> None:
+def _end(child: ChildProcess, sign: int) -> bool:
+    """Return whether the child ended in time."""
     for signal_number, seconds in ((sign, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
         if not _send(child, signal_number):
-            return
+            return True
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if not is_alive(child):
-                return
+                return True
             time.sleep(POLL_SECONDS)
-    raise ClusterError(f"{child.name} (pid {child.pid}) does not end; end it by hand.")
+    return False
 
 
 def _send(child: ChildProcess, sign: int) -> bool:

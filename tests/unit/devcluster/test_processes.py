@@ -64,6 +64,20 @@ def test_child_that_ignores_sigterm_is_killed(
     assert not is_alive(child)
 
 
+def test_child_that_does_not_end_keeps_no_other_running(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.devcluster.processes.STOP_SECONDS", 1.0)
+    monkeypatch.setattr("app.devcluster.processes.KILL_SECONDS", 1.0)
+    other, stuck = [processes.start(shell(name, "exec sleep 60")) for name in ("other", "stuck")]
+    kill = os.kill
+    monkeypatch.setattr(os, "kill", lambda pid, sign: pid == stuck.pid or kill(pid, sign))
+    with pytest.raises(ClusterError, match=rf"SIGKILL: stuck \(pid {stuck.pid}\);"):
+        processes.stop_all()
+    assert not is_alive(other)
+    assert processes.recorded() == [stuck]
+
+
 def test_process_with_a_reused_pid_is_not_stopped(processes: Processes) -> None:
     child = processes.start(shell("a", "exec sleep 60"))
     stranger = ChildProcess("a", child.pid, f"{child.born}0", child.argv, {})
