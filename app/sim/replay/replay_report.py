@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from app.core.model import Millis
+from app.core.safe_text import escape_hidden
 from app.sim.metrics.waits import Waits
 from app.sim.metrics.window import LongWait, Measures
 from app.sim.replay.runner import ReplayResult
@@ -194,10 +195,15 @@ def _whose(longest: LongWait | None, others: LongWait | None) -> str:
     if longest is None:
         return ""
     user, tenant = str(longest.work.user), str(longest.work.tenant)
-    text = f"the longest: {escape(user)}" + (f" of {escape(tenant)}" if tenant != user else "")
+    text = f"the longest: {_shown(user)}" + (f" of {_shown(tenant)}" if tenant != user else "")
     if others is None:
         return text
-    return f"{text}; of anyone else {span(others.seconds)}, {escape(others.work.user)}"
+    return f"{text}; of anyone else {span(others.seconds)}, {_shown(others.work.user)}"
+
+
+def _shown(name: str) -> str:
+    """Return a name of the log as text without markup and without hidden characters."""
+    return escape(escape_hidden(name))
 
 
 def _table(title: str, what: str, rows: Iterable[tuple[str, Waits]]) -> Table:
@@ -207,7 +213,7 @@ def _table(title: str, what: str, rows: Iterable[tuple[str, Waits]]) -> Table:
         table.add_column(head, justify="right")
     for name, w in rows:
         table.add_row(
-            escape(name), f"{w.jobs:,}", *(span(value) for value in (w.mean, w.p50, w.p95, w.max))
+            _shown(name), f"{w.jobs:,}", *(span(value) for value in (w.mean, w.p50, w.p95, w.max))
         )
     return table
 

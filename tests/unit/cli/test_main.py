@@ -285,6 +285,14 @@ def test_a_picture_of_no_time_is_refused_and_a_scenario_of_no_time_is_not() -> N
     assert "nothing to draw" in done.stderr
 
 
+def test_hidden_characters_of_a_log_are_escapes(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(f"{','.join(COLUMNS)}\n0,team,\x1b]0;x\x07,job,1,1,1\n")
+    done = fairgate("replay", log, "--gpus", "8")
+    assert "\x1b" not in done.stdout
+    assert "\\u001b]0;x\\u0007" in done.stdout
+
+
 def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[ReplayOptions] = []
     monkeypatch.setattr("app.sim.replay.command.run", taken.append)
