@@ -15,8 +15,8 @@ import msgspec
 
 from app.core.errors import ClusterUnavailable
 from app.kube.client import Client
-from app.kube.expiring_cache import ExpiringCache
 from app.ports.auth import Identity
+from app.ports.expiring_cache import ExpiringCache
 
 AUDIENCE = "fairgate"
 GROUP = "fairgate.io"

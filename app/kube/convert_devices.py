@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from app.core import events, model
 from app.core.errors import InvalidInput
+from app.core.memory_size import size_of
 from app.core.podspec import devices, resource_claims
 from app.core.podspec.constraints import Toleration
 from app.core.quantities import parse_amount
 from app.k8s_types import device_objects as objects
 from app.k8s_types.scheduling import NodeTerms
 from app.kube.convert_constraints import read_node_terms, read_taints, read_tolerations
-from app.kube.interning import InterningPool, name, size_of
+from app.kube.interning import InterningPool, name
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that kube-scheduler made for extended resources of a pod (KEP-5004). The

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
+from app.core.memory_size import size_of
+
 MOST_BYTES = 4 * 1024**2
 """Limit of the estimated size of all stored values in bytes. The cache is cleared beyond it."""
 
@@ -49,17 +51,6 @@ class InterningPool:
                 self._size = size
             known = self._known[key] = value
         return known
-
-
-def size_of(value: object) -> int:
-    """Return the approximate size in bytes of a value of strings, numbers, tuples and maps."""
-    if isinstance(value, str):
-        return 60 + len(value) * (1 if value.isascii() else 4)
-    if isinstance(value, Mapping):
-        return 250 + sum(100 + size_of(k) + size_of(v) for k, v in value.items())
-    if isinstance(value, tuple | frozenset):
-        return 60 + sum(8 + size_of(each) for each in value)
-    return 40
 
 
 _NAMES: dict[str, str] = {}

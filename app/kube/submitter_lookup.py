@@ -17,7 +17,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.model import UserName
 from app.k8s_types.deep_json import Decoder
 from app.kube.client import Client
-from app.kube.expiring_cache import ExpiringCache
+from app.ports.expiring_cache import ExpiringCache
 
 FOUND_SECONDS = 600.0
 """A stamp does not change while its object exists."""

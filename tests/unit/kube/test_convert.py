@@ -9,11 +9,12 @@ import pytest
 
 from app.core import events, model, well_known
 from app.core.errors import InvalidInput
+from app.core.memory_size import size_of
 from app.core.podspec.annotations import annotation_warnings, named_gang
 from app.core.quantities import ManagedResources
 from app.k8s_types import objects
 from app.kube import convert
-from app.kube.interning import MAX_VALUE_BYTES, MOST_BYTES, InterningPool, size_of
+from app.kube.interning import MAX_VALUE_BYTES, MOST_BYTES, InterningPool
 
 AT = model.Millis(7)
 PODS = convert.Pods(ManagedResources(["nvidia.com/gpu"]), frozenset({"kube-system"}))
