@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.core.model import TenantName
 from app.ports.auth import Identity
+from app.ports.expiring_cache import ExpiringCache
 from app.web.api.route_context import RouteContext
 from app.web.api.stream_schemas import Hello
 
@@ -67,15 +67,13 @@ class VisibleStates:
 
     def __init__(self, context: RouteContext, clock: Callable[[], float]) -> None:
         self._context = context
-        self._clock = clock
-        self._cached_rights: OrderedDict[Identity, tuple[float, VisibleState]] = OrderedDict()
+        self._cached_rights: ExpiringCache[Identity, VisibleState]
+        self._cached_rights = ExpiringCache(clock, KNOWN_SECONDS, MOST_KNOWN)
 
     async def rights_of(self, identity: Identity) -> VisibleState:
         """Return the rights of a caller, at most `KNOWN_SECONDS` old. Raises Refused (429)."""
-        until, known = self._cached_rights.get(identity, (0.0, None))
-        if known is not None and self._clock() < until:
-            return known
-        return await self._read_rights(identity, counts=True)
+        known = self._cached_rights.get(identity)
+        return known or await self._read_rights(identity, counts=True)
 
     async def renew_rights(self, identity: Identity) -> VisibleState:
         """Return the present rights of the caller of an open stream. They do not count."""
@@ -100,10 +98,7 @@ class VisibleStates:
             )
             mine |= {name for name, yes in zip(some, answers, strict=True) if yes}
         found = VisibleState(every_tenant, every_queue, frozenset(mine), pools, audit)
-        self._cached_rights.pop(identity, None)
-        self._cached_rights[identity] = (self._clock() + KNOWN_SECONDS, found)
-        if len(self._cached_rights) > MOST_KNOWN:
-            self._cached_rights.popitem(last=False)
+        self._cached_rights.put(identity, found)
         return found
 
     def _tenants_to_check(self) -> list[TenantName]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from app.ports.auth import Identity
+from app.ports.expiring_cache import MOST_BYTES
 from app.web.api.auth import REVIEWS_PER_REQUEST, Access
 from app.web.api.refused import Refused
 from app.web.api.visible_state import KNOWN_SECONDS, VisibleStates
@@ -86,6 +87,19 @@ async def test_another_identity_of_the_same_name_is_read_by_itself(readings: Rea
     await states.rights_of(Identity("alice"))
     readings.authority.granted = "team-2"
     assert (await states.rights_of(Identity("alice", groups=("g",)))).queues == {"team-2"}
+
+
+async def test_long_identities_do_not_fill_the_memory(readings: Readings) -> None:
+    """A front proxy or a login service may name a caller with many groups."""
+    states = await readings.open()
+    large = [Identity(f"{number}", groups=("g" * (MOST_BYTES // 8),)) for number in range(20)]
+    for each in large:
+        readings.now += 1e-3
+        await states.renew_rights(each)
+    readings.now += KNOWN_SECONDS / 2
+    readings.authority.granted = "team-2"
+    found = [(await states.rights_of(each)).queues for each in (large[0], large[-1])]
+    assert found == [{"team-2"}, {"team-1"}]
 
 
 async def test_service_accounts_of_a_namespace_pay_for_their_reviews_together(
