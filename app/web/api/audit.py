@@ -17,7 +17,7 @@ from app.ports.auth import Identity
 from app.web.api.audit_reader import entry_time, find_start_number
 from app.web.api.formatting import to_datetime
 from app.web.api.refused import Refused
-from app.web.api.route_context import RouteContext
+from app.web.api.route_context import NameQuery, RouteContext
 from app.web.api.schemas import AuditHead
 from app.web.api.time_query import read_moment
 
@@ -86,7 +86,9 @@ def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
     async def audit(
         since: Annotated[str | None, Query(description="At or after this time, RFC 3339.")] = None,
         until: Annotated[str | None, Query(description="Before this time, RFC 3339.")] = None,
-        tenant: Annotated[str | None, Query(description="Only entries about this tenant.")] = None,
+        tenant: Annotated[
+            NameQuery | None, Query(description="Only entries about this tenant.")
+        ] = None,
         identity: Identity = caller,
     ) -> StreamingResponse:
         """Input of `fairgate audit verify FILE`. A complete export ends with the signed head."""

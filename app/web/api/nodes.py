@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends
 
 from app.core.explain.views import ReleasedView
 from app.core.model import NodeName
 from app.ports.auth import Identity
 from app.web.api.formatting import quantities, to_datetime
-from app.web.api.route_context import RouteContext
+from app.web.api.route_context import NodePath, RouteContext
 from app.web.api.schemas import Quantities, ResponseModel
 from app.web.api.visible_state import VisibleStates
-
-NodePath = Annotated[str, Path(description="Name of a node.", examples=["gpu-node-0"])]
 
 
 class NodePod(ResponseModel):

@@ -24,7 +24,7 @@ from app.ports.store import QueueReader
 from app.web.api import examples
 from app.web.api.formatting import encode_json, json_answer, quantities, to_datetime
 from app.web.api.pagination import Limit, More, page_token, read_page_token
-from app.web.api.route_context import RouteContext, TenantPath
+from app.web.api.route_context import LONGEST_USER, RouteContext, TenantPath
 from app.web.api.schemas import QueueModel
 
 Shown = dict[SharedRow | None, dict[str, Any]]
@@ -78,7 +78,7 @@ def add_queue_routes(routes: APIRouter, context: RouteContext) -> None:
     async def queue(
         tenant: TenantPath,
         user: Annotated[
-            str | None, Query(max_length=512, description="Only what this user submitted.")
+            str | None, Query(max_length=LONGEST_USER, description="Only what this user submitted.")
         ] = None,
         limit: Limit = 100,
         more: More = None,

@@ -16,7 +16,7 @@ from app.ports.auth import Identity
 from app.web.api.formatting import quantities, to_datetime
 from app.web.api.refused import Refused
 from app.web.api.release_reader import WEEK, ReleaseReader
-from app.web.api.route_context import RouteContext
+from app.web.api.route_context import NameQuery, RouteContext
 from app.web.api.schemas import Quantities, ResponseModel
 from app.web.api.time_query import Since, TenantNames, Until, read_span, read_step
 
@@ -87,7 +87,7 @@ def add_release_routes(routes: APIRouter, context: RouteContext) -> None:
         until: Until = None,
         tenant: TenantNames = None,
         pool: Annotated[
-            list[str] | None, Query(description="Only releases to these pools.")
+            list[NameQuery] | None, Query(description="Only releases to these pools.")
         ] = None,
         step: Annotated[
             str | None, Query(description="Also a row for each such time: 5m, or seconds.")

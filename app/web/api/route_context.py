@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Path
+from pydantic import Field
 
 from app.core.engine import Engine
 from app.core.explain.queries import EngineQueries
@@ -21,13 +22,40 @@ from app.web.api.auth import Access
 from app.web.api.refused import Refused
 from app.web.webhook.cache import WebhookCache
 
-TenantPath = Annotated[str, Path(description="Name of a tenant.", examples=["team-a"])]
-UserPath = Annotated[
-    str, Path(description="Name of a user; slashes may stay.", examples=["alice@example.com"])
+LONGEST_NAME = 253
+"""Longest name of a Kubernetes object, in characters."""
+
+LONGEST_NAMESPACE = 63
+LONGEST_USER = 512
+"""Longest name of a user in a Tenant. Its CustomResourceDefinition accepts no longer one."""
+
+# Longer names are refused before the API server reviews rights on them, and nothing stores them.
+TenantPath = Annotated[
+    str, Path(max_length=LONGEST_NAME, description="Name of a tenant.", examples=["team-a"])
 ]
-PoolPath = Annotated[str, Path(description="Name of a pool.", examples=["h100"])]
-NamespacePath = Annotated[str, Path(description="Namespace of the pod.", examples=["team-a"])]
-PodPath = Annotated[str, Path(description="Name of the pod.", examples=["train-0"])]
+UserPath = Annotated[
+    str,
+    Path(
+        max_length=LONGEST_USER,
+        description="Name of a user; slashes may stay.",
+        examples=["alice@example.com"],
+    ),
+]
+PoolPath = Annotated[
+    str, Path(max_length=LONGEST_NAME, description="Name of a pool.", examples=["h100"])
+]
+NodePath = Annotated[
+    str, Path(max_length=LONGEST_NAME, description="Name of a node.", examples=["gpu-node-0"])
+]
+NamespacePath = Annotated[
+    str,
+    Path(max_length=LONGEST_NAMESPACE, description="Namespace of the pod.", examples=["team-a"]),
+]
+PodPath = Annotated[
+    str, Path(max_length=LONGEST_NAME, description="Name of the pod.", examples=["train-0"])
+]
+NameQuery = Annotated[str, Field(max_length=LONGEST_NAME)]
+"""Name of a tenant or pool in a query."""
 
 
 STARTING = "Fairgate has just started and does not know the cluster yet; try again in a moment."

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 
 from app.core.explain.search import Search
 from app.ports.auth import Identity
-from app.web.api.route_context import RouteContext
+from app.web.api.route_context import LONGEST_NAME, RouteContext
 from app.web.api.schemas import HitShown, SearchModel
 from app.web.api.visible_state import VisibleStates
 
@@ -21,7 +21,9 @@ def add_search_routes(routes: APIRouter, context: RouteContext, visible: Visible
 
     @routes.get("/search", summary="Find tenants, users, jobs, pods, namespaces and nodes")
     async def search(
-        q: Annotated[str, Query(min_length=1, max_length=253, description="Part of a name.")],
+        q: Annotated[
+            str, Query(min_length=1, max_length=LONGEST_NAME, description="Part of a name.")
+        ],
         limit: Annotated[int, Query(ge=1, le=50, description="Most objects of each kind.")] = 8,
         identity: Identity = caller,
     ) -> SearchModel:

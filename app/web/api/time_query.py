@@ -14,6 +14,7 @@ from app.core.model import Millis
 from app.web.api.formatting import to_millis
 from app.web.api.pagination import read_page_token
 from app.web.api.refused import Refused
+from app.web.api.route_context import NameQuery
 
 HOUR = Millis(3_600_000)
 MOST_STEPS = 10_000
@@ -23,7 +24,7 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, Query(alias="to", description="RFC 3339; now if absent.")]
 TenantNames = Annotated[
-    list[str] | None, Query(description="Only these; their child tenants are others.")
+    list[NameQuery] | None, Query(description="Only these; their child tenants are others.")
 ]
 
 

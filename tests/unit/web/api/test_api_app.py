@@ -106,6 +106,72 @@ async def test_invalid_request_is_answered_with_a_problem_document(both: Both) -
     assert (await call(both.app, "POST", "/v1/tenants")).status == 405
 
 
+LONGEST = {"tenant": 253, "pool": 253, "node": 253, "namespace": 63, "pod": 253, "user": 512}
+
+
+async def test_every_name_in_a_path_or_query_has_a_limit(both: Both) -> None:
+    described = (await call(both.app, "GET", "/openapi.json")).json
+    limits: dict[str, set[object]] = {}
+    for methods in described["paths"].values():
+        for each in [p for operation in methods.values() for p in operation.get("parameters", ())]:
+            if each["in"] == "path" or each["name"] in LONGEST:
+                schemas = each["schema"].get("anyOf", [each["schema"]])
+                limit = schemas[0].get("items", schemas[0]).get("maxLength")
+                limits.setdefault(each["name"], set()).add(limit)
+
+    assert limits == {name: {limit} for name, limit in LONGEST.items()}
+
+
+TOO_LONG = [
+    ("GET", "/v1/tenants/{}", "tenant"),
+    ("GET", "/v1/tenants/{}/users", "tenant"),
+    ("GET", "/v1/tenants/{}/queue", "tenant"),
+    ("GET", "/v1/tenants/a/queue?user={}", "user"),
+    ("PUT", "/v1/tenants/{}", "tenant"),
+    ("PUT", "/v1/tenants/{}/weight", "tenant"),
+    ("PUT", "/v1/tenants/a/users/{}/weight", "user"),
+    ("DELETE", "/v1/tenants/{}", "tenant"),
+    ("GET", "/v1/pools/{}", "pool"),
+    ("PUT", "/v1/pools/{}", "pool"),
+    ("DELETE", "/v1/pools/{}", "pool"),
+    ("GET", "/v1/nodes/{}/pods", "node"),
+    ("GET", "/v1/workloads/{}/p", "namespace"),
+    ("GET", "/v1/workloads/a/{}", "pod"),
+    ("GET", "/v1/workloads/{}/p/events", "namespace"),
+    ("GET", "/v1/workloads/a/{}/events", "pod"),
+    ("GET", "/v1/audit?tenant={}", "tenant"),
+    ("GET", "/v1/usage?tenant=a&tenant={}", "tenant.1"),
+    ("GET", "/v1/releases?tenant={}", "tenant.0"),
+    ("GET", "/v1/releases?pool={}", "pool.0"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "where"), TOO_LONG)
+async def test_a_name_that_is_too_long_is_refused_before_any_review(
+    both: Both, method: str, path: str, where: str
+) -> None:
+    """A caller without rights could otherwise fill the memory with names that do not exist."""
+    limit = LONGEST[where.partition(".")[0]]
+    body = b'{"weight": "1"}' if path.endswith("weight") else b"{}" if method == "PUT" else b""
+    headers = {"authorization": "Bearer alices"}
+    reviews: list[object] = []
+    real = both.rights.allows
+
+    async def counted(*args: object, **more: object) -> bool:
+        reviews.append(args)
+        return await real(*args, **more)  # type: ignore[arg-type]
+
+    both.rights.allows = counted  # type: ignore[assignment, method-assign]
+    reply = await call(both.app, method, path.format("a" * (limit + 1)), body, headers)
+    assert (reply.status, problem(reply), reviews) == (
+        400,
+        f"{where}: String should have at most {limit} characters.",
+        [],
+    )
+    reply = await call(both.app, method, path.format("a" * limit), body, headers)
+    assert reply.status in (200, 403)
+
+
 async def test_the_description_names_routes_and_how_to_log_in(both: Both) -> None:
     described = (await call(both.app, "GET", "/openapi.json")).json
 
