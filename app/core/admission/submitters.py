@@ -21,6 +21,9 @@ Kinds = Mapping[tuple[str, str], Sequence[TemplateKind]]
 
 SERVICE_ACCOUNT = "system:serviceaccount:"
 
+LONGEST_LIMIT_NAME = 512
+"""Characters of a name that limits count by. Limits store the names of thousands of users."""
+
 
 @dataclass(frozen=True, slots=True)
 class OwnerRef:
@@ -97,10 +100,11 @@ def limit_name(user: str) -> str:
     """Return the name by which limits count a user.
 
     All service accounts of a namespace have one name, because an admin of the namespace may create
-    any number.
+    any number. Users whose names begin with the same `LONGEST_LIMIT_NAME` characters have one name.
     """
     namespace, colon, _ = user.removeprefix(SERVICE_ACCOUNT).partition(":")
-    return SERVICE_ACCOUNT + namespace if colon and user.startswith(SERVICE_ACCOUNT) else user
+    is_account = colon and user.startswith(SERVICE_ACCOUNT)
+    return (SERVICE_ACCOUNT + namespace if is_account else user)[:LONGEST_LIMIT_NAME]
 
 
 def _member(of: Any, key: str) -> Any:

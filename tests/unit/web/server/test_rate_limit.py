@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from fastapi import Depends, FastAPI
 
+from app.core.admission.submitters import LONGEST_LIMIT_NAME, limit_name
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.auth import Access
@@ -58,6 +59,13 @@ def test_memory_of_callers_is_bounded() -> None:
     for number in range(rate_limit.MOST_CALLERS + 50):
         paced.count_request(f"caller-{number}")
     assert len(paced._buckets) == rate_limit.MOST_CALLERS
+
+
+def test_limits_store_no_more_than_the_beginning_of_a_long_name() -> None:
+    long = "\U0001f600" + "a" * 60_000
+    account = f"system:serviceaccount:{long}:one"
+    assert [len(limit_name(each)) for each in (long, account)] == [LONGEST_LIMIT_NAME] * 2
+    assert limit_name("a" * LONGEST_LIMIT_NAME) == "a" * LONGEST_LIMIT_NAME
 
 
 def app_of(access: Access) -> FastAPI:
