@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
+from app.core.admission.submitters import limit_name
 from app.core.audit.codec import head_line
 from app.core.model import Millis
 from app.ports.audit import AuditReader, StreamTail, iterate_lines
 from app.ports.auth import Identity
 from app.web.api.audit_reader import entry_time, find_start_number
 from app.web.api.formatting import to_datetime
+from app.web.api.limited_stream import LimitedStream
 from app.web.api.refused import Refused
 from app.web.api.route_context import NameQuery, RouteContext
 from app.web.api.schemas import AuditHead
 from app.web.api.time_query import read_moment
+from app.web.api.turns import RETRY_HEADERS, Turns
 
 NDJSON = "application/x-ndjson"
 LONGEST_CHUNK = 64 * 1024
+
+TURN_SECONDS = 10.0
+"""Longest wait for the turn of an export."""
+
+WRITE_SECONDS = 30.0
+"""An export ends if its client reads nothing for so long, because others may wait for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,7 @@ def is_about(facts: dict[str, Any], tenant: str) -> bool:
 def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /audit."""
     access, caller = context.access, Depends(context.access.authenticate_request)
+    turns = Turns("Your last exports of the audit chain go on; wait for them.")
 
     @routes.get(
         "/audit",
@@ -91,7 +103,10 @@ def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
         ] = None,
         identity: Identity = caller,
     ) -> StreamingResponse:
-        """Input of `fairgate audit verify FILE`. A complete export ends with the signed head."""
+        """Input of `fairgate audit verify FILE`. A complete export ends with the signed head.
+
+        Each caller has one export at a time, and a replica two.
+        """
         await access.require(identity, "get", "audit", name=tenant or "")
         excerpt = ExportFilter(
             None if since is None else read_moment("since", since),
@@ -100,7 +115,9 @@ def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
             tenant is not None and not await access.is_allowed(identity, "get", "audit"),
         )
         ending = await context.audit_reader.read_tail()
-        return StreamingResponse(_export(context.audit_reader, ending, excerpt), media_type=NDJSON)
+        content = _export(context.audit_reader, ending, excerpt)
+        turn = _take_turn(turns, limit_name(identity.name))
+        return LimitedStream(content, turn, WRITE_SECONDS, NDJSON)
 
     @routes.get("/audit/head", summary="The newest signed head of the audit chain")
     async def head(identity: Identity = caller) -> AuditHead:
@@ -114,6 +131,20 @@ def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
             at=to_datetime(signed.at),
             signed=json.dumps(signed.json_fields()),
         )
+
+
+@asynccontextmanager
+async def _take_turn(turns: Turns, who: str) -> AsyncIterator[None]:
+    """Hold a turn of an export, which may read the whole chain. Raises Refused (429)."""
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await stack.enter_async_context(turns.take(who))
+        except TimeoutError as error:
+            raise Refused(
+                429, "Other exports of the audit chain go on; try again soon.", RETRY_HEADERS
+            ) from error
+        yield
 
 
 async def _export(

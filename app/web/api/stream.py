@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from starlette.types import Message, Receive, Scope, Send
 
 from app.core.admission.submitters import limit_name
 from app.core.errors import ClusterError
@@ -25,6 +25,7 @@ from app.web.api.dashboard_state import (
     collect_facts,
     state_for_rights,
 )
+from app.web.api.limited_stream import LimitedStream
 from app.web.api.openapi_models import stream_of
 from app.web.api.refused import Refused
 from app.web.api.route_context import RouteContext
@@ -143,59 +144,20 @@ class ConnectionLimit:
             raise Refused(503, "Too many streams are open; try again in a moment.")
         self._streams_by_caller[name] += 1
 
+    @asynccontextmanager
+    async def open_stream(self, name: str) -> AsyncIterator[None]:
+        """Count a stream of a caller until the end. Raises Refused (429, 503) at the limit."""
+        self.add_stream(name)
+        try:
+            yield
+        finally:
+            self.remove_stream(name)
+
     def remove_stream(self, name: str) -> None:
         """Stop counting a stream of a caller."""
         self._streams_by_caller[name] -= 1
         if not self._streams_by_caller[name]:
             del self._streams_by_caller[name]
-
-
-class EventStreamResponse(StreamingResponse):
-    """A stream that counts in `ConnectionLimit`, and ends if the client does not read."""
-
-    media_type = MEDIA_TYPE
-
-    def __init__(
-        self,
-        content: AsyncIterator[bytes],
-        connection_limit: ConnectionLimit,
-        caller: str,
-        write_timeout: float,
-    ) -> None:
-        # The headers ask proxies not to cache or buffer.
-        super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._connection_limit = connection_limit
-        self._caller = caller
-        self._write_timeout = write_timeout
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            self._connection_limit.add_stream(self._caller)
-        except Refused as error:
-            await problems.problem_response(error.status, error.detail)(scope, receive, send)
-            return
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._connection_limit.remove_stream(self._caller)
-
-    async def stream_response(self, send: Send) -> None:
-        slow = False
-
-        async def patient(message: Message) -> None:
-            nonlocal slow
-            try:
-                async with asyncio.timeout(self._write_timeout):
-                    await send(message)
-            except TimeoutError:
-                slow = True
-                raise
-
-        try:
-            await super().stream_response(patient)
-        except TimeoutError:
-            if not slow:
-                raise
 
 
 def encode_event(name: str, data: BaseModel) -> bytes:
@@ -245,9 +207,8 @@ def add_stream_routes(
         await access.require(identity, "get", "stream")
         first = (identity, await visible.rights_of(identity))
         content = _stream_events(board, first, read_state, clock, stays, times)
-        return EventStreamResponse(
-            content, listeners, limit_name(identity.name), times.write_timeout
-        )
+        turn = listeners.open_stream(limit_name(identity.name))
+        return LimitedStream(content, turn, times.write_timeout, MEDIA_TYPE)
 
 
 async def _stream_events(

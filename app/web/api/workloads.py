@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -24,8 +21,7 @@ from app.web.api.queues import held_workload
 from app.web.api.refused import Refused
 from app.web.api.route_context import NamespacePath, PodPath, RouteContext
 from app.web.api.schemas import EventShown, EventsModel, WorkloadModel
-
-RETRY_HEADERS = {"Retry-After": "2"}
+from app.web.api.turns import RETRY_HEADERS, Turns
 
 READ_SECONDS = 10.0
 """Longest wait for a turn and the events together."""
@@ -37,7 +33,8 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     """Add the routes under /workloads."""
     access = context.access
     caller = Depends(access.authenticate_request)
-    turns = _Turns()
+    # Users can make events so large that a few reads at once keep the API server busy.
+    turns = Turns("Your last reads of events go on; wait for them.")
 
     @routes.get(
         "/workloads/{namespace}/{pod}",
@@ -87,42 +84,6 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
                 503, "The events cannot be read now; try again.", RETRY_HEADERS
             ) from error
         return EventsModel(items=[_shown(each) for each in found.items], more=found.is_cut)
-
-
-@dataclass(slots=True)
-class _Caller:
-    reads: int = 0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-class _Turns:
-    """Turns to read events: one for each caller, two in all.
-
-    Users can make events so large that a few reads at once keep the API server busy. The second
-    turn serves others while a slow read goes on.
-    """
-
-    def __init__(self) -> None:
-        self._all = asyncio.Semaphore(2)
-        self._callers: dict[str, _Caller] = {}
-
-    @asynccontextmanager
-    async def take(self, who: str) -> AsyncIterator[None]:
-        """Wait for a turn. Raises Refused (429) if a read of the caller waits already.
-
-        So a user who opens one pod after another on the page sees the events of both.
-        """
-        caller = self._callers.setdefault(who, _Caller())
-        if caller.reads == 2:
-            raise Refused(429, "Your last reads of events go on; wait for them.", RETRY_HEADERS)
-        caller.reads += 1
-        try:
-            async with caller.lock, self._all:
-                yield
-        finally:
-            caller.reads -= 1
-            if not caller.reads:
-                del self._callers[who]
 
 
 def _shown(event: PodEvent) -> EventShown:

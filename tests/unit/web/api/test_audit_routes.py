@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Head, s
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis, Quota, Tenant
 from app.terminal.output import OutputFormat, OutputOptions
-from app.web.api import audit_reader
+from app.web.api import audit, audit_reader
 from app.web.api.audit import LONGEST_CHUNK
+from app.web.api.auth import Access
 from app.web.api.formatting import to_datetime
-from tests.fakes.fake_audit_stream import FakeKey, Stream
-from tests.fakes.fake_authorizer import Rights
+from tests.fakes.fake_audit_stream import FakeKey, FakeTrail, Stream
+from tests.fakes.fake_authorizer import People, Rights
 from tests.support.asgi import Reply, call
 from tests.support.rest_app import GPU, NOW, Both, problem, tenant
 
@@ -113,6 +115,88 @@ async def test_export_is_sent_in_chunks_of_bounded_size(app: ASGIApp, stream: St
     await app(scope, receive, send)  # type: ignore[arg-type]
     assert max(sizes) < LONGEST_CHUNK + 2000
     assert sum(sizes) > 6 * LONGEST_CHUNK
+
+
+class SlowTrail(FakeTrail):
+    """A chain that returns entries only after `ready` is set, and counts the reads under way."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
+        self.ready = asyncio.Event()
+        self.reads = 0
+
+    async def read_lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
+        self.reads += 1
+        try:
+            await self.ready.wait()
+        finally:
+            self.reads -= 1
+        return await super().read_lines(after, limit)
+
+
+@pytest.fixture
+async def trail(both: Both, stream: Stream) -> SlowTrail:
+    """Return the slow chain that `both.app` exports, to `alice`, `bob`, `carol` and bots."""
+    people = People({name: {(*ALL, "")} for name in ("alice", "bob", "carol", *BOTS)})
+    trail = SlowTrail(stream)
+    both.context = replace(both.context, access=Access(people), audit_reader=trail)
+    await write(stream, held("a", 1))
+    return trail
+
+
+BOTS = [f"system:serviceaccount:team-a:bot-{number}" for number in range(3)]
+
+
+async def export(both: Both, who: str) -> Reply:
+    return await call(both.app, "GET", "/v1/audit", b"", {"authorization": f"Bearer {who}"})
+
+
+@pytest.mark.parametrize("callers", [["alice"] * 3, BOTS], ids=["one", "bots"])
+async def test_a_second_export_of_a_caller_waits_and_a_third_is_refused(
+    both: Both, trail: SlowTrail, callers: list[str]
+) -> None:
+    replies = asyncio.as_completed([export(both, each) for each in callers], timeout=5)
+    refused = await next(replies)
+    assert (refused.status, refused.headers["retry-after"]) == (429, "2")
+    assert problem(refused) == "Your last exports of the audit chain go on; wait for them."
+    assert trail.reads == 1
+    trail.ready.set()
+    assert [(await next(replies)).status for _ in range(2)] == [200, 200]
+    assert (await export(both, callers[0])).status == 200
+
+
+async def test_more_than_two_exports_at_a_time_are_refused(
+    both: Both, trail: SlowTrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "TURN_SECONDS", 0.05)
+    exports = [asyncio.create_task(export(both, each)) for each in ("alice", "bob")]
+    async with asyncio.timeout(5):
+        while trail.reads < 2:
+            await asyncio.sleep(0)
+    refused = await export(both, "carol")
+    assert (refused.status, refused.headers["retry-after"]) == (429, "2")
+    assert problem(refused) == "Other exports of the audit chain go on; try again soon."
+    trail.ready.set()
+    assert [(await each).status for each in exports] == [200, 200]
+    assert (await export(both, "carol")).status == 200
+
+
+async def test_an_export_ends_its_turn_if_the_client_does_not_read(
+    both: Both, trail: SlowTrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "WRITE_SECONDS", 0.05)
+    trail.ready.set()
+
+    async def wait(*_: object) -> dict[str, object]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/audit", "query_string": b"",
+             "headers": [(b"authorization", b"Bearer alice")], "asgi": {"version": "3.0"},
+             "state": {}}  # fmt: skip
+    async with asyncio.timeout(5):
+        await both.app(scope, wait, wait)  # type: ignore[arg-type]
+    assert (await export(both, "alice")).status == 200
 
 
 async def test_times_bound_an_export(
