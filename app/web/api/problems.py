@@ -35,6 +35,7 @@ OTHER_LAYOUT = (
 )
 NO_STORE = "Redis does not answer, so this cannot be read; try again in a moment."
 EXTRA = "extra_forbidden"
+TOO_LONG = "too_long"
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
 
@@ -182,5 +183,8 @@ def _field_message(error: Mapping[str, Any], patterns: Mapping[str, str] | None)
     """Return the message for an error of one field."""
     if error["type"] == EXTRA:
         return "there is no such field; leave it out"
-    pattern = str(error.get("ctx", {}).get("pattern", ""))
+    context = error.get("ctx", {})
+    if error["type"] == TOO_LONG:
+        return f"at most {context['max_length']} entries are possible; send fewer"
+    pattern = str(context.get("pattern", ""))
     return (patterns or {}).get(pattern) or str(error["msg"])

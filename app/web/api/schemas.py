@@ -58,19 +58,23 @@ class QuotaSpec(RequestModel):
     """Guarantee and limit of a tenant in a pool."""
 
     pool: str = Field(min_length=1, max_length=253, examples=["h100"])
-    guarantee: Quantities = {}
-    limit: Quantities = {}
+    guarantee: Quantities = Field(default={}, max_length=16)
+    limit: Quantities = Field(default={}, max_length=16)
 
 
 class TenantSpecModel(RequestModel):
-    """Configuration of a tenant. Absent fields have their default."""
+    """Configuration of a tenant. Absent fields have their default.
 
-    parent: str | None = None
+    Lists and names have the limits of the CustomResourceDefinition: the API server needs seconds to
+    refuse tens of thousands of items.
+    """
+
+    parent: str | None = Field(default=None, max_length=253)
     weight: str = Field(default="1", pattern=DECIMAL)
-    namespaces: list[str] = []
-    users: list[UserWeight] = []
-    quotas: list[QuotaSpec] = []
-    pools: list[str] = []
+    namespaces: list[Annotated[str, Field(max_length=63)]] = Field(default=[], max_length=500)
+    users: list[UserWeight] = Field(default=[], max_length=1000)
+    quotas: list[QuotaSpec] = Field(default=[], max_length=32)
+    pools: list[Annotated[str, Field(max_length=253)]] = Field(default=[], max_length=64)
     max_pending: int | None = Field(default=None, ge=0, le=10_000_000)
     paused: bool = False
 
@@ -128,17 +132,20 @@ class TolerationModel(RequestModel):
 
 
 class PoolSpecModel(RequestModel):
-    """Configuration of a pool. Absent fields have their default."""
+    """Configuration of a pool. Absent fields have their default.
 
-    node_selector: dict[str, str] = {}
-    weights: dict[str, str] = {}
-    overcommit: dict[str, str] = {}
+    Lists and maps have the limits of the CustomResourceDefinition.
+    """
+
+    node_selector: dict[str, str] = Field(default={}, max_length=16)
+    weights: dict[str, str] = Field(default={}, max_length=16)
+    overcommit: dict[str, str] = Field(default={}, max_length=16)
     placement: str = Field(default="pack", pattern="^(pack|spread)$")
-    tolerations: list[TolerationModel] = []
-    topology: list[str] = []
+    tolerations: list[TolerationModel] = Field(default=[], max_length=32)
+    topology: list[str] = Field(default=[], max_length=8)
     paused: bool = False
     gpu_memory: str | None = None
-    max_capacity: Quantities = {}
+    max_capacity: Quantities = Field(default={}, max_length=16)
 
 
 class NodeShown(ResponseModel):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from tests.fakes.fake_reports import FakeReporter
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.support.asgi import Reply, call
 from tests.support.rest_app import context, described_app, problem
+
+CHART = Path(__file__).parents[4] / "charts" / "fairgate"
 
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
 PEOPLE: dict[str, set[Right]] = {
@@ -415,6 +419,9 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("/v1/tenants/UPPER", {}, 422, "UPPER"),
     ("/v1/tenants/..", {}, 422, "'..'"),
     ("/v1/pools/h100", {"tolerations": [{"key": "a", "oops": 1}]}, 422, "oops"),
+    ("/v1/tenants/team-a", {"parent": "a" * 254}, 422, "parent: String should have at most 253"),
+    ("/v1/tenants/team-a", {"namespaces": ["a" * 64]}, 422, "namespaces.0: String should have"),
+    ("/v1/tenants/team-a", {"pools": ["a" * 254]}, 422, "pools.0: String should have at most 253"),
 ]
 
 
@@ -425,6 +432,43 @@ async def test_body_that_cannot_be_stored_is_refused_with_its_field(
     reply = await ask(app, "operator", "PUT", path, body)
     assert reply.status == status, reply.body
     assert named.lower() in problem(reply).lower()
+
+
+MOST: list[tuple[str, str, Callable[[int], Any], int]] = [
+    ("tenant", "namespaces", lambda number: f"n-{number}", 500),
+    ("tenant", "users", lambda number: {"name": f"u-{number}"}, 1000),
+    ("tenant", "quotas", lambda number: {"pool": f"p-{number}"}, 32),
+    ("tenant", "pools", lambda number: f"p-{number}", 64),
+    ("pool", "tolerations", lambda number: {"key": f"k-{number}"}, 32),
+    ("pool", "topology", lambda number: f"l-{number}", 8),
+]
+"""Lists of a tenant and a pool, their items, and the longest list that the API server accepts."""
+
+
+@pytest.mark.parametrize(("kind", "field", "item", "most"), MOST)
+async def test_lists_have_the_limits_of_the_definition(
+    app: ASGIApp, kind: str, field: str, item: Callable[[int], Any], most: int
+) -> None:
+    definition = (CHART / "templates" / f"crd-{kind}.yaml").read_text()
+    *_, limit = definition.partition(f" {field}:\n")[2].partition("maxItems: ")
+    assert limit.startswith(f"{most}\n")
+    items = [item(number) for number in range(most + 1)]
+    path = f"/v1/{kind}s/new?dryRun=true"
+    assert (await ask(app, "operator", "PUT", path, {field: items[:most]})).status == 200
+    reply = await ask(app, "operator", "PUT", path, {field: items})
+    assert reply.status == 422
+    assert problem(reply) == f"{field}: at most {most} entries are possible; send fewer."
+
+
+@pytest.mark.parametrize("field", ["nodeSelector", "weights", "overcommit", "maxCapacity"])
+async def test_maps_of_a_pool_have_the_limit_of_the_definition(app: ASGIApp, field: str) -> None:
+    amounts = {f"r-{number}": "1" for number in range(17)}
+    reply = await ask(app, "operator", "PUT", "/v1/pools/new?dryRun=true", {field: amounts})
+    assert reply.status == 422
+    assert problem(reply) == f"{field}: at most 16 entries are possible; send fewer."
+    del amounts["r-0"]
+    reply = await ask(app, "operator", "PUT", "/v1/pools/new?dryRun=true", {field: amounts})
+    assert reply.status == 200
 
 
 @pytest.mark.parametrize("pair", [b'"\\ud800"', b'"\xed\xa0\x80"'], ids=["escaped", "raw"])
