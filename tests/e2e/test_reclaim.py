@@ -300,6 +300,20 @@ def test_gang_is_evicted_completely_or_not_at_all(stage: Stage) -> None:
     until("all of it is counted", lambda: reclaimed(stage) == before + 3)
 
 
+def test_pods_that_join_a_gang_later_are_evicted_without_its_protected_pods(stage: Stage) -> None:
+    policy(stage)
+    a, b = team(stage, "growa", 4), team(stage, "growb", 2)
+    first = work("k-0", gang="train", gang_size="2", preemptible="false")
+    stage.apply(b, first, work("k-1", gang="train", gang_size="2"))
+    until("both run", lambda: len(stage.running(b)) == 2)
+    kept = [item["metadata"]["annotations"]["fairgate.io/preemptible"] for item in stage.pods(b)]
+    assert kept == ["false", "false"]
+    start(stage, b, *(work(f"j-{n}", gang="train", gang_size=str(n + 3)) for n in range(7)))
+    stage.apply(a, work("four", 4))
+    until("it runs", lambda: stage.running(a) == ["four"], 150)
+    until("those that joined are gone", lambda: names(stage, b) == {"k-0", "k-1"})
+
+
 def test_reclaimed_capacity_stays_reserved_after_a_leader_change(stage: Stage) -> None:
     policy(stage)
     a, b, d = team(stage, "kepta", 4), team(stage, "keptb", 0), team(stage, "keptd", 0)
