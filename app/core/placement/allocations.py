@@ -411,7 +411,8 @@ class Allocations:
                 )
                 if floor.find_assignment(((demand, 1),), {}, (open,)) is None:
                     return each
-        return next(each for each in rules if self.pod_peers.may_close_nodes((each,)))
+        closing = [each for each in rules if each.kind is not DistanceRuleKind.AVOIDS]
+        return next((r for r in closing if self.pod_peers.may_close_nodes((r,))), closing[0])
 
     def may_be_excluded(self, shape: EquivalenceClass) -> bool:
         """Return whether anti-affinity of existing pods may close nodes to a workload."""

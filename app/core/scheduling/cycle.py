@@ -110,7 +110,7 @@ class SchedulingCycle:
         self._reclaimer.steps = 0
         self._failed_searches.start_cycle(self._registry.usage.now)
         effects += self.evictions.notices.due_actions()
-        self.reservations.drop_closed_out(self._registry.usage.now, self._is_closed_out)
+        self.reservations.drop_closed_out(self._registry.usage.now, self._cannot_start_yet)
         self._update_exclusions(list(self._registry.gangs.partially_released))
         while (
             len(self.in_flight) < self._max_in_flight
@@ -468,7 +468,7 @@ class SchedulingCycle:
             )
         return self.evictions.notices.start_reclaim(reservation, plan.victims, orders)
 
-    def _is_closed_out(self, reservation: Reservation) -> bool:
+    def _cannot_start_yet(self, reservation: Reservation) -> bool:
         shape, pool = reservation.equivalence_class, reservation.pool
         return (
             self._registry.are_claims_unsettled(reservation.owner.uid)

@@ -15,7 +15,7 @@ from app.core.fairshare.sort_key import GUARANTEED
 from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root, users_below
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.lost_work import device_time_lost_by
-from app.core.lifecycle.pod_record import Gang, PodRecord
+from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid
@@ -189,7 +189,9 @@ class Reclaimer:
         for victim in own:
             if self._fits(case):
                 return True
-            self._take(case, self._without_taken(case, victim))
+            rest = self._without_taken(case, victim)
+            if rest.pods:
+                self._take(case, rest)
         lines: dict[TenantNode, list[Victim]] = {}
         while not self._fits(case):
             worst = self._next_victim(case, lines)
@@ -220,7 +222,8 @@ class Reclaimer:
             line = lines[rival]
             while line:
                 victim = self._without_taken(case, line.pop())
-                if victim not in case.victims and self._may_take(case, mine, rival, victim):
+                taken = not victim.pods or victim in case.victims
+                if not taken and self._may_take(case, mine, rival, victim):
                     return victim
         return None
 
@@ -428,7 +431,8 @@ class Reclaimer:
         self, case: _ReclaimContext, leaf: UserNode, cause: ReclaimCause
     ) -> list[Victim]:
         """Return the released workloads of a user that could be evicted for a case, in order."""
-        found: dict[object, Victim] = {}
+        found: list[Victim] = []
+        gangs: dict[GangKey, Gang] = {}
         charged = self._registry.charged_by_user.get(leaf, {})
         self.steps += len(charged)
         for tracked in charged.values():
@@ -439,13 +443,20 @@ class Reclaimer:
             ):
                 continue
             if tracked.gang is None:
-                found[tracked.pod.uid] = self._make_victim(leaf, (tracked,), cause)
-            elif tracked.gang.key not in found:
-                found[tracked.gang.key] = self._gang_victim(tracked.gang, leaf, cause)
-                for each in self._surplus_victims(tracked.gang, leaf, cause):
-                    found[each.pods[0].pod.uid] = each
-        able = [v for v in found.values() if v.pods and self._is_evictable(v)]
-        return sorted(able, key=Victim.eviction_order)
+                found.append(self._make_victim(leaf, (tracked,), cause))
+            else:
+                gangs[tracked.gang.key] = tracked.gang
+        for gang in gangs.values():
+            found += self._victims_of_gang(gang, leaf, cause)
+        return sorted(filter(self._is_evictable, found), key=Victim.eviction_order)
+
+    def _victims_of_gang(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Iterator[Victim]:
+        """Yield the further pods of a gang, and the whole gang if that is more than these."""
+        further = list(self._surplus_victims(gang, leaf, cause))
+        whole = self._gang_victim(gang, leaf, cause)
+        yield from further
+        if not {t.pod.uid for t in whole.pods} <= {each.pods[0].pod.uid for each in further}:
+            yield whole
 
     def _gang_victim(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Victim:
         """Return all preemptible pods of a gang that stay, perhaps none.
@@ -470,8 +481,11 @@ class Reclaimer:
             yield replace(self._make_victim(leaf, (tracked,), cause), is_extra_pod=True)
 
     def _without_taken(self, case: _ReclaimContext, victim: Victim) -> Victim:
-        """Return the rest of an elastic gang, if some of its further pods are taken already."""
-        if len(victim.pods) == 1:
+        """Return the rest of an elastic gang, if some of its further pods are taken already.
+
+        It has no pods if all are taken.
+        """
+        if victim.is_extra_pod or victim.gang is None:
             return victim
         taken = {t.pod.uid for each in case.victims if each.is_extra_pod for t in each.pods}
         left = tuple(t for t in victim.pods if t.pod.uid not in taken)

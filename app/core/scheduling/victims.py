@@ -13,10 +13,10 @@ from app.core.model import Amounts, NodeName, Resource, TenantName, Uid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victim:
-    """A released pod or gang that is evicted whole. `is_broken`: part of the gang is already gone.
+    """Released pods that are evicted together. `is_broken`: part of their gang is already gone.
 
-    An elastic gang is several victims: each of its further pods (`is_extra_pod`), and the whole
-    gang.
+    A gang is one victim: all its pods that are preemptible. Each further pod of an elastic gang is
+    also a victim of its own (`is_extra_pod`).
     """
 
     leaf: UserNode

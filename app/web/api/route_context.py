@@ -29,7 +29,7 @@ LONGEST_NAMESPACE = 63
 LONGEST_USER = 512
 """Longest name of a user in a Tenant. Its CustomResourceDefinition accepts no longer one."""
 
-# Longer names are refused before the API server reviews rights on them, and nothing stores them.
+# Longer names are refused before the API server reviews rights on them, so no cache gets them.
 TenantPath = Annotated[
     str, Path(max_length=LONGEST_NAME, description="Name of a tenant.", examples=["team-a"])
 ]

@@ -371,3 +371,18 @@ def test_labels_that_are_too_many_to_store_count_as_selected() -> None:
     assert wall.selects("red", None)
     assert not wall.selects("blue", None)
     assert read_labels({"a": "b"}) == {"a": "b"}
+
+
+def test_reason_of_a_gang_whose_pods_avoid_each_other_names_no_scattered_capacity() -> None:
+    """One node has room for both pods, but one of them must not be beside the other."""
+    rules = {"podAntiAffinity": {REQUIRED: [term({"matchLabels": {"role": "worker"}})]}}
+    document = {"spec": {"containers": [{}], "affinity": rules}}
+    spec = msgspec.convert(document, objects.PodObject).spec
+    apart = {"anti_affinity_terms": read_anti_affinity(spec, "blue", {"role": "server"})}
+    bench = Bench(node("a"), node("b"))
+    bench.see(blue("big", 8))
+    server = blue("server", gang="g", gang_size=2, labels={"role": "server"}, **apart)
+    bench.see(server, blue("worker", gang="g", gang_size=2, labels={"role": "worker"}))
+    found = bench.engine.queries.explain_wait(server.uid)
+    assert found is not None
+    assert found.remedies[0] == "free capacity in pool default on nodes that its rules allow"

@@ -49,6 +49,22 @@ def test_raised_minimum_of_an_elastic_gang_protects_no_borrowed_pod(town: Evicti
     assert set(town.evicted()) == {f"b{number}" for number in range(1, 9)}
 
 
+@pytest.mark.parametrize("further", [1, 2])
+@pytest.mark.parametrize("wanted", [1, 4])
+def test_further_pods_beside_a_protected_minimum_are_taken_once(
+    town: EvictionCluster, further: int, wanted: int
+) -> None:
+    town.run("b0", **gang(9, 1), preemptible=False)
+    town.run(*(f"b{number}" for number in range(1 + further, 9)))
+    town.run(*(f"b{number}" for number in range(1, 1 + further)), **gang(9, 1))
+    town.lead()
+    town.submit("a-some", wanted)
+    evicted = town.evicted()
+    assert len(evicted) == len(set(evicted)) == wanted
+    assert len({"b1", "b2"} & set(evicted)) >= min(further, wanted)
+    assert "b0" not in evicted
+
+
 def test_pods_that_were_given_the_labels_of_a_gang_after_the_release_are_not_protected(
     town: EvictionCluster,
 ) -> None:
