@@ -58,6 +58,7 @@ class Reader:
                 row["resourceSeconds"][GPU]
             )
             for row in found["items"]
+            if GPU in row["resourceSeconds"]  # others are pods of earlier tests
         }
 
 
