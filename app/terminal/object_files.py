@@ -1,6 +1,6 @@
 """Reads files of Kubernetes objects in YAML or JSON, with bounds, for both command lines.
 
-YAML means what it means to kubectl. A file cannot cost much more memory than its size.
+YAML is read with the rules of kubectl. The memory for a file is bounded by a multiple of its size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What protects the pods of a gang from a reclaim, and that changes of the gang protect no more."""
+"""Protection of gang pods from a reclaim. Changes of the gang after the release do not add any."""
 
 from __future__ import annotations
 
