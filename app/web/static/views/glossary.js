@@ -51,6 +51,7 @@ const REASONS = [
   ["binding stalled", "The scheduler has not handled pods that were released earlier.", "Wait. If it lasts, ask a cluster admin to check the scheduler."],
   ["unowned pods", "Too many of your pods without a controller were released and found no node.", "Delete them, or use a Job in place of bare pods."],
   ["postponed", "Fairgate took too long to find a place for the pod. It tries again later.", "Shorter lists in affinity, tolerations and claims."],
+  ["queued", "The page does not know the reason yet. It looks for the reasons of all queues a few at a time.", "Wait a few seconds, or open the pod."],
 ];
 
 /** Fault, meaning, what an operator does. The codes are those of the stream. */
