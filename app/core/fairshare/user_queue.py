@@ -91,6 +91,17 @@ class UserQueue:
         """Iterate over the workloads behind a position (None: all). Keep the queue unchanged."""
         return iter(self._all.irange(queue_key, inclusive=(False, True)))
 
+    def next_of_class(
+        self, queue_key: QueueKey, shape: EquivalenceClass, most: int
+    ) -> list[QueueKey]:
+        """Return up to `most` workloads of a class right behind one of it, with its priority."""
+        line = self._keys_by_class.get(shape)
+        if line is None:
+            return []
+        start = line.bisect_right(queue_key)
+        behind = line[start : start + most]
+        return [each for each in behind if each.precedence == queue_key.precedence]
+
     def oldest_waiting_since(self) -> Millis | None:
         """Return since when the oldest workload waits. None if the queue is empty."""
         found: list[Millis] = []

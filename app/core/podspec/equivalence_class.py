@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.model import (
     Amounts,
@@ -70,3 +70,11 @@ class EquivalenceClass:
     budget_reason: str = ""
     is_owned: bool = True
     scheduler_may_be_silent: bool = False
+
+    def copies(self, number: int) -> EquivalenceClass:
+        """Return the class of this many such workloads, as if they were one."""
+        return replace(
+            self,
+            request_counts=tuple((demand, count * number) for demand, count in self.request_counts),
+            total={resource: amount * number for resource, amount in self.total.items()},
+        )

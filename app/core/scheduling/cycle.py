@@ -1,6 +1,7 @@
 """Scheduling cycle: select, release or evict, and select again until no workload can start.
 
-It turns selections into intents and effects. The rules are in `selection` and `reclaim`.
+It turns selections into intents and effects. The rules are in `selection` and `reclaim`. The module
+has more than 500 lines because releases and evictions of one cycle share its state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from app.core.engine_options import EngineOptions
 from app.core.fairshare.decision import BlockedHead, Decision, DecisionLevel, Selection
 from app.core.fairshare.drift import Drift
 from app.core.fairshare.tree_node import TenantNode, UserNode
+from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.node_refusals import NodeRefusals
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
@@ -37,6 +39,7 @@ from app.core.scheduling.least_borrowers import LeastBorrowers
 from app.core.scheduling.pending_evictions import PendingEvictions
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, CooldownReports, ReclaimCooldowns
+from app.core.scheduling.reclaim_followers import ReclaimFollowers
 from app.core.scheduling.release_window import ReleaseWindow
 from app.core.scheduling.reservation import MAX_AVOIDED_NODES, Reservation, Reservations
 from app.core.scheduling.selection import WorkloadSelector
@@ -75,6 +78,7 @@ class SchedulingCycle:
         self.in_flight: set[Uid] = set()
         self.cooldowns = ReclaimCooldowns()
         self._reclaimer = Reclaimer(registry, placement, self.cooldowns)
+        self._followers = ReclaimFollowers(registry, self._reclaimer)
         self.evictions = PendingEvictions(
             registry, self.reservations, self._reclaimer, self.cooldowns
         )
@@ -253,7 +257,7 @@ class SchedulingCycle:
             release = self._release_one(one, choice.pool, node, epoch, decision, binding)
             effects.append(replace(release, batch_size=len(pairs), preemptible=preemptible))
         tree.mark_served(choice.leaf, (epoch, self._sequence))
-        self.reservations.drop(workload, uid)
+        self.reservations.drop(workload, uid, choice.assignment.nodes)
         now = self._registry.usage.now
         tried = [
             self._refusals.record_release(pod.uid, node, choice.leaf.tenant, now)
@@ -430,14 +434,17 @@ class SchedulingCycle:
             usage.tree.update_order()
             if plan is not None:
                 self.release_window.record_reclaim(pool)
-                return self._evict(leaf, pool, plan), True
+                plan, followers = self._followers.extend_plan(leaf, queue_key, shape, pool, plan)
+                return self._evict(leaf, pool, plan, followers), True
             failed.record(key, reclaimer.steps - before, usage.now)
         reports = self._cooldown_reports.report(
             workload.pods_to_release[0].ref, leaf.tenant, reclaimer.on_cooldown, usage.now
         )
         return reports, waits
 
-    def _evict(self, leaf: UserNode, pool: PoolName, plan: ReclaimPlan) -> list[Effect]:
+    def _evict(
+        self, leaf: UserNode, pool: PoolName, plan: ReclaimPlan, followers: tuple[QueueKey, ...]
+    ) -> list[Effect]:
         assert leaf.head is not None
         queue_key, shape, _ = leaf.head
         workload = self._registry.find_workload(queue_key.uid)
@@ -456,6 +463,8 @@ class SchedulingCycle:
             victims={t.pod.uid for t, _, _ in victims} | plan.terminating,
             active_since=self._registry.usage.now,
             losing_tenants=losing_tenants(plan.victims),
+            followers=followers,
+            beneficiary=queue_key.uid,
         )
         orders: list[EvictForReclaim] = []
         for tracked, cause, compared in victims:

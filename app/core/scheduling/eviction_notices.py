@@ -47,10 +47,10 @@ WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 class _NoticedReclaim:
     """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
-    `tries`: how often each notice was given.
+    `tries`: how often each notice was given. `beneficiary`: that of its reservation.
     """
 
-    owner: Uid
+    beneficiary: Uid | None
     victims: tuple[Victim, ...]
     orders: tuple[EvictForReclaim, ...]
     started_at: Millis
@@ -113,7 +113,7 @@ class EvictionNotices:
             map(self._notice_end, fresh)
         )
         found = _NoticedReclaim(
-            reservation.owner.uid,
+            reservation.beneficiary,
             tuple(victims),
             tuple(orders),
             now,
@@ -134,7 +134,7 @@ class EvictionNotices:
             reservation = self._reservations.exclusive.get(pool)
             if (
                 reservation is None
-                or reservation.owner.uid != waiting.owner
+                or reservation.beneficiary != waiting.beneficiary
                 or self._is_reclaim_off()
             ):
                 self._withdraw_reclaim(pool)
@@ -228,16 +228,23 @@ class EvictionNotices:
     def _recheck_reclaim(
         self, pool: PoolName, waiting: _NoticedReclaim, reservation: Reservation
     ) -> None:
-        """Check a reclaim again after its notice. Order its evictions, or withdraw it."""
-        workload = self._registry.find_workload(waiting.owner)
+        """Check a reclaim again after its notice. Order its evictions, or withdraw it.
+
+        If the rules no longer allow it for every workload, it goes on for fewer.
+        """
+        workload = self._registry.find_workload(reservation.owner.uid)
         there = [v for v in map(self._without_ended_pods, waiting.victims) if v.pods]
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
             return
-        queue_key = reservation.owner
-        found = self._reclaimer.recheck_victims(
-            workload.leaf, queue_key, workload.equivalence_class, pool, there
-        )
-        self._registry.usage.tree.update_order()
+        leaf, shape = workload.leaf, workload.equivalence_class
+        while True:
+            together = shape.copies(len(reservation.workloads)) if reservation.followers else shape
+            found = self._reclaimer.recheck_victims(leaf, reservation.owner, together, pool, there)
+            self._registry.usage.tree.update_order()
+            if not reservation.followers or (found.is_permitted and found.fits):
+                break
+            half = reservation.workloads[: -(-len(reservation.followers) // 2)]
+            reservation = self._reservations.reduce_to(reservation, half) or reservation
         if not found.is_permitted:
             del self._reservations.exclusive[pool]
             self._withdraw_reclaim(pool)

@@ -50,8 +50,9 @@ class Reclaimer:
     """Searches victims: see `find_victims`. `retry_at` is when a rejected victim may become
     eligible. `steps` counts the work of the searches, in units of about 10 µs of CPU time.
 
-    `on_cooldown` contains the reclaims on cooldown, each with the protected tenant and the end of
-    the cooldown. The caller empties it before a new workload.
+    `single_until` is when a reclaim of a pool may have followers again, because the last one with
+    followers was refused. `on_cooldown` contains the reclaims on cooldown, each with the protected
+    tenant and the end of the cooldown. The caller empties it before a new workload.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Reclaimer:
         self.retry_at: Millis | None = None
         self.steps = 0
         self.on_cooldown: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
+        self.single_until: dict[PoolName, Millis] = {}
         self._cooldowns = cooldowns
         self._terminating: dict[Uid, tuple[PodRecord, Millis]] = {}
         self._registry = registry
@@ -73,6 +75,7 @@ class Reclaimer:
     def apply_policy_change(self) -> None:
         """Clear these exclusions, because the Policy changed."""
         self._excluded_until.clear()
+        self.single_until.clear()
 
     def record_terminating(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""

@@ -2,12 +2,13 @@
 
 An active reservation is withheld from workloads after its owner in the order. An exclusive one is
 withheld from all others, for example because of its evictions. The order itself does not change.
+The module has more than 500 lines because all kinds of reservations share their owners and timers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from weakref import WeakKeyDictionary
 
@@ -61,7 +62,7 @@ def timer_key_of(workload: Workload) -> TimerKey:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Reserved capacity on nodes for one workload.
+    """Reserved capacity on nodes for one workload, or for several of a reclaim.
 
     `is_exclusive`: it is exclusive, because pods of others were evicted for it, or because it
     `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
@@ -69,6 +70,9 @@ class Reservation:
     reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
     `closed_out_since`: its capacity was freed, but its user is closed out, its claims change, or a
     distance rule does not allow that it starts there.
+
+    `followers`: equal workloads of the user, for which the same reclaim makes room. The first one
+    becomes the owner when the owner starts. `beneficiary` is the owner at the start of the reclaim.
     """
 
     owner: QueueKey
@@ -84,6 +88,17 @@ class Reservation:
     losing_tenants: frozenset[TenantName] = frozenset()
     timer_key: TimerKey | None = None
     closed_out_since: Millis | None = None
+    followers: tuple[QueueKey, ...] = ()
+    beneficiary: Uid | None = None
+
+    @property
+    def workloads(self) -> tuple[QueueKey, ...]:
+        """Return the owner and its followers."""
+        return (self.owner, *self.followers)
+
+    def is_for(self, uid: Uid) -> bool:
+        """Return whether a waiting workload is the owner or a follower."""
+        return any(each.uid == uid for each in self.workloads)
 
 
 class Reservations:
@@ -112,13 +127,13 @@ class Reservations:
         total = self._owed_times[key] = self._owed_times.get(key, 0) + span
         return total
 
-    def drop(self, workload: Workload, uid: Uid) -> None:
-        """Remove a workload that waited under `uid` and is being released.
+    def drop(self, workload: Workload, uid: Uid, nodes: Sequence[NodeName | None] = ()) -> None:
+        """Remove a workload that waited under `uid` and is being released, to these nodes.
 
         Its owed time is kept, because its release may be refused. After a first refusal it is not:
         what refuses it may refuse it for ever.
         """
-        self._drop(timer_key_of(workload), uid)
+        self._drop(timer_key_of(workload), uid, nodes)
         if any(tracked.release_refusals for tracked in workload.members):
             self._forget_owed_time(timer_key_of(workload))
 
@@ -138,14 +153,45 @@ class Reservations:
         for pool in [p for p, r in self._last_active.items() if r.timer_key == key]:
             del self._last_active[pool]
 
-    def _drop(self, key: TimerKey, uid: Uid) -> None:
+    def _drop(self, key: TimerKey, uid: Uid, nodes: Sequence[NodeName | None] = ()) -> None:
         self.timers.pop(key, None)
         self._planned.pop(uid, None)
         for held in (self.active, self.overdue):
             for pool in [p for p, r in held.items() if r.timer_key == key]:
                 del held[pool]
-        for pool in [p for p, r in self.exclusive.items() if r.owner.uid == uid]:
-            del self.exclusive[pool]
+        for reservation in [r for r in self.exclusive.values() if r.is_for(uid)]:
+            rest = [each for each in reservation.workloads if each.uid != uid]
+            self.reduce_to(reservation, rest, nodes)
+
+    def reduce_to(
+        self,
+        reservation: Reservation,
+        workloads: Sequence[QueueKey],
+        nodes: Sequence[NodeName | None] = (),
+    ) -> Reservation | None:
+        """Keep an exclusive reservation for some of its workloads only. Return the new one, if any.
+
+        The capacity of the others is no longer reserved: on `nodes` first, where they start.
+        """
+        if not workloads:
+            del self.exclusive[reservation.pool]
+            return None
+        [(demand, _)] = reservation.equivalence_class.request_counts  # followers are single pods
+        surplus = len(reservation.workloads) - len(workloads)
+        rooms = {node: dict(amounts) for node, amounts in reservation.capacity_by_node.items()}
+        first = [node or FUTURE_NODE for node in nodes]
+        for node in (*(each for each in first if each in rooms), *rooms):
+            while surplus and fits(demand, rooms[node]):
+                add_to(rooms[node], demand, -1)
+                surplus -= 1
+        kept = replace(
+            reservation,
+            owner=workloads[0],
+            followers=tuple(workloads[1:]),
+            capacity_by_node={node: left for node, left in rooms.items() if any(left.values())},
+        )
+        self.exclusive[reservation.pool] = kept
+        return kept
 
     def reset_for_new_tree(self) -> None:
         """Reset for a new share tree. Timers, exclusive and overdue reservations stay.
@@ -346,8 +392,8 @@ class Reservations:
         return self.exclusive_reservation_of(uid) is not None
 
     def exclusive_reservation_of(self, uid: Uid) -> Reservation | None:
-        """Return the exclusive reservation of a workload, or None."""
-        return next((r for r in self.exclusive.values() if r.owner.uid == uid), None)
+        """Return the exclusive reservation of a workload, also as a follower, or None."""
+        return next((r for r in self.exclusive.values() if r.is_for(uid)), None)
 
     def reservation_of_victim(self, uid: Uid) -> Reservation | None:
         """Return the reservation for which a pod is being evicted, or None."""
