@@ -7,7 +7,7 @@ events. The same workloads must never run twice with an eviction in between.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from random import Random
 
@@ -62,14 +62,43 @@ class Arena:
                 ]
                 assert all(at is not None and at <= self.drive.now for at in ends), "too early"
         self.count["noticed"] += any(victim.notice for victim in victims)
-        law = Law(self.drive, taker, running)
-        assert law.allows(victims, causes), f"{law.objection}\n{self.story()}"
-        for victim in victims:
-            fewer = [v for v in victims if v is not victim]
-            assert not (law.fits(fewer) and law.allows(fewer, causes)), "one too many"
+        equal = self.followers(taker) if causes == {"guarantee"} else []
+        objections = []
+        for count in range(len(equal) + 1):
+            law = Law(self.drive, [taker, *equal[:count]], running)
+            objection = self.objection(law, victims, causes)
+            if not objection:
+                break
+            objections.append(objection)
+        else:
+            raise AssertionError(f"{objections}\n{self.story()}")
+        self.count["followers"] += count
         self.count.update(causes)
         self.count["gangs"] += any(victim.size > 1 for victim in victims)
         self.count["several"] += len(victims) > 1
+
+    def followers(self, taker: Job) -> list[Job]:
+        """Return the waiting single pods of the user behind a taker that are equal to it."""
+        running = {job.uid for job in self.drive.running()}
+        return [
+            job
+            for job in self.drive.jobs.values()
+            if job.uid not in running
+            and job is not taker
+            and (job.tenant, job.user, job.priority) == (taker.tenant, taker.user, taker.priority)
+            and (job.demand, job.size, taker.size) == (taker.demand, 1, 1)
+        ]
+
+    def objection(self, law: Law, victims: list[Job], causes: set[str]) -> str:
+        if not law.allows(victims, causes):
+            return law.objection
+        if not law.fits(victims):
+            return "not enough"
+        for victim in victims:
+            fewer = [v for v in victims if v is not victim]
+            if law.fits(fewer) and law.allows(fewer, causes):
+                return "one too many"
+        return ""
 
     def evicted(self, victims: list[Job]) -> None:
         for victim in victims:
@@ -100,9 +129,9 @@ def work_of(job: Job) -> str:
 class Law:
     """The published rules of reclaim, for one pool of one node."""
 
-    def __init__(self, drive: Drive, taker: Job, running: list[Job]) -> None:
+    def __init__(self, drive: Drive, takers: list[Job], running: list[Job]) -> None:
         self.drive = drive
-        self.taker = taker
+        self.taker, self.takers = takers[0], takers
         self.objection = ""
         self.judge = Naive({GPU})
         self.judge.sites, self.judge.teams = drive.sites, drive.teams
@@ -111,7 +140,7 @@ class Law:
     def fits(self, victims: list[Job]) -> bool:
         free = self.drive.sites["n"].offer[GPU]
         free -= sum(job.total(GPU) for job in self._without(victims))
-        return free >= self.taker.total(GPU)
+        return free >= sum(taker.total(GPU) for taker in self.takers)
 
     def allows(self, victims: list[Job], causes: set[str]) -> bool:
         objections = [self._objection(victims, i) for i in range(len(victims))]
@@ -145,7 +174,7 @@ class Law:
         if policy.reclaim is Reclaim.GUARANTEE:
             return "it is not owed"
         after = self._without(victims)
-        left, taken = self._score(rival, after), self._score(mine, [*after, taker])
+        left, taken = self._score(rival, after), self._score(mine, [*after, *self.takers])
         return "" if left >= taken else f"{rival} would stand below {mine}"
 
     def _without(self, victims: list[Job]) -> list[Job]:
@@ -165,7 +194,7 @@ class Law:
         guarantee = self.judge.quota(mine, POOL, "guarantee").get(GPU)
         if guarantee is None:
             return False
-        return self._used(mine, [*self._without(victims), self.taker]) <= guarantee
+        return self._used(mine, [*self._without(victims), *self.takers]) <= guarantee
 
     def _used(self, branch: Branch, jobs: list[Job]) -> int:
         return sum(job.total(GPU) for job in jobs if branch in self.judge.path(job))
@@ -281,6 +310,50 @@ def test_a_notice_changes_no_rule_of_reclaim() -> None:
     assert seen["evicted"] > NOTICED / 2
     assert seen["several"] >= NOTICED / 50
     assert seen["noticed"] > NOTICED / 10
+
+
+def search_followers(seed: int, *, notices: bool) -> Counter[str]:
+    """Let one user of a tenant with a guarantee submit equal pods while others use the cluster.
+
+    Return counts of the outcomes.
+    """
+    random = Random(seed)
+    drive = Drive(Policy(reclaim=random.choice((Reclaim.GUARANTEE, Reclaim.FAIR)), min_runtime=0))
+    arena = drive.witness = Arena(drive)
+    capacity = random.randint(8, 16)
+    drive.site("n", Site(POOL, {GPU: capacity}))
+    for name, guarantee in (("t0", random.randint(3, 8)), ("t1", random.randint(0, 2)), ("t2", 0)):
+        drive.team(Team(name, guarantee={POOL: {GPU: guarantee}}))
+    free, size = capacity, random.choice((1, 1, 2))
+    for number in range(random.randint(1, 2)):
+        drive.place(Job(f"{number:03}", "t0", "u", 0, {GPU: size}), POOL, "n", -90, number + 1)
+        free -= size
+    for number in range(10, 30):
+        wanted = random.randint(1, 3)
+        if wanted <= free:
+            free -= wanted
+            notice = random.choice((0, 500, 3000)) if notices else 0
+            job = Job(f"{number:03}", random.choice(("t1", "t2")), "u", 0, {GPU: wanted})
+            drive.place(replace(job, notice=notice), POOL, "n", -80 + number, number)
+    for number in range(40, 40 + random.randint(2, 8)):
+        drive.submit(Job(f"{number:03}", "t0", "u", 0, {GPU: size}))
+    for _ in range(6):
+        arena.news()
+        drive.settle()
+        drive.run(drive.now + random.choice((1, 600, 4000)))
+        if random.random() < 0.4 and drive.running():
+            drive.end(random.choice(drive.running()).uid)
+        if notices and random.random() < 0.1:
+            drive.restart()
+    return arena.count
+
+
+@pytest.mark.parametrize("notices", [False, True])
+def test_a_reclaim_for_several_workloads_follows_the_same_rules(notices: bool) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(NOTICED):
+        seen += search_followers(seed, notices=notices)
+    assert seen["followers"] >= NOTICED / 10
 
 
 @pytest.mark.parametrize("mode", list(Reclaim))

@@ -63,6 +63,7 @@ HELD: list[tuple[str, str, dict[str, dict[str, float]]]] = [
     ("r07-a-budget-borrows-nothing", "budgets", gpus(a=4, b=3)),
     ("r08-a-budget-is-overridden", "budgets", gpus(a=4, b=5)),
     ("r09-a-notice-before-the-eviction", "notice", gpus(a=1, b=8)),
+    ("r10-a-guarantee-of-many-pods", "notice", gpus(blue=24, red=8)),
 ]
 
 EVICTED: list[tuple[str, list[tuple[str, str, str]]]] = [

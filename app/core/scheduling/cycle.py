@@ -78,7 +78,9 @@ class SchedulingCycle:
         self.in_flight: set[Uid] = set()
         self.cooldowns = ReclaimCooldowns()
         self._reclaimer = Reclaimer(registry, placement, self.cooldowns)
-        self._followers = ReclaimFollowers(registry, self._reclaimer)
+        self._followers = ReclaimFollowers(
+            registry, self._reclaimer, follows_binding_rate=options.follows_binding_rate
+        )
         self.evictions = PendingEvictions(
             registry, self.reservations, self._reclaimer, self.cooldowns
         )

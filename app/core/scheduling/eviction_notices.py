@@ -16,6 +16,7 @@ from app.core.effects import (
     EventReason,
     EvictForReclaim,
     GiveReclaimNotice,
+    PodRef,
     ReclaimCause,
     WithdrawReclaimNotice,
 )
@@ -250,11 +251,17 @@ class EvictionNotices:
             self._withdraw_reclaim(pool)
         elif found.fits:
             del self._reclaims[pool]
-            self._evict_needed(waiting, reservation, found)
+            beneficiary = workload.pods_to_release[0].ref
+            self._evict_needed(waiting, reservation, found, beneficiary)
 
     def _evict_needed(
-        self, waiting: _NoticedReclaim, reservation: Reservation, found: ReclaimCheck
+        self,
+        waiting: _NoticedReclaim,
+        reservation: Reservation,
+        found: ReclaimCheck,
+        beneficiary: PodRef,
     ) -> None:
+        """Order the evictions that are still needed. `beneficiary`: what starts first now."""
         reservation.losing_tenants = losing_tenants(found.needed)
         to_evict = {
             tracked.pod.uid: (victim.cause, shares)
@@ -272,6 +279,7 @@ class EvictionNotices:
                 self._effects.append(
                     replace(
                         order,
+                        beneficiary=beneficiary,
                         cause=cause,
                         weighted_shares=shares,
                         batch_size=len(to_evict),

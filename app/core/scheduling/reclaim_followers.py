@@ -31,9 +31,15 @@ Extended = tuple[ReclaimPlan, tuple[QueueKey, ...]]
 
 
 class ReclaimFollowers:
-    """Extends the plan of a reclaim to followers."""
+    """Extends the plan of a reclaim to followers.
 
-    def __init__(self, registry: PodRegistry, reclaimer: Reclaimer) -> None:
+    `follows_binding_rate`: only as many as the scheduler binds. A simulation has no scheduler.
+    """
+
+    def __init__(
+        self, registry: PodRegistry, reclaimer: Reclaimer, *, follows_binding_rate: bool
+    ) -> None:
+        self._follows_binding_rate = follows_binding_rate
         self._registry = registry
         self._reclaimer = reclaimer
 
@@ -68,14 +74,10 @@ class ReclaimFollowers:
         if (
             shape.distance_rules
             or sum(count for _, count in shape.request_counts) != 1
-            or registry.binding.stalled_since(pool) is not None
             or registry.usage.now < self._reclaimer.single_until.get(pool, 0)
         ):
             return []
-        charged = registry.charged_by_user.get(leaf, {}).values()
-        bound = sum(1 for t in charged if t.pod.node is not None and t.pool == pool)
-        most = min(MAX_FOLLOWERS, FOLLOWERS_PER_BOUND_POD * bound)
-        behind = leaf.queue.next_of_class(queue_key, shape, most)
+        behind = leaf.queue.next_of_class(queue_key, shape, self._most_followers(leaf, pool))
         found = [each for each in behind if not self._was_refused(each)]
         covered = bisect_left(
             range(1, len(found) + 1),
@@ -83,6 +85,15 @@ class ReclaimFollowers:
             key=lambda number: not self._is_covered(leaf, shape.copies(1 + number), pool),
         )
         return found[:covered]
+
+    def _most_followers(self, leaf: UserNode, pool: PoolName) -> int:
+        if not self._follows_binding_rate:
+            return MAX_FOLLOWERS
+        if self._registry.binding.stalled_since(pool) is not None:
+            return 0
+        charged = self._registry.charged_by_user.get(leaf, {}).values()
+        bound = sum(1 for t in charged if t.pod.node is not None and t.pool == pool)
+        return min(MAX_FOLLOWERS, FOLLOWERS_PER_BOUND_POD * bound)
 
     def _was_refused(self, queue_key: QueueKey) -> bool:
         """Return whether the release of a workload was refused, or it no longer waits."""
