@@ -466,7 +466,7 @@ class SchedulingCycle:
             active_since=self._registry.usage.now,
             losing_tenants=losing_tenants(plan.victims),
             followers=followers,
-            beneficiary=queue_key.uid,
+            first_owner=queue_key.uid,
         )
         orders: list[EvictForReclaim] = []
         for tracked, cause, compared in victims:

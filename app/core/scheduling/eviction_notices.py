@@ -48,10 +48,10 @@ WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 class _NoticedReclaim:
     """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
-    `tries`: how often each notice was given. `beneficiary`: that of its reservation.
+    `tries`: how often each notice was given. `first_owner`: that of its reservation.
     """
 
-    beneficiary: Uid | None
+    first_owner: Uid | None
     victims: tuple[Victim, ...]
     orders: tuple[EvictForReclaim, ...]
     started_at: Millis
@@ -114,7 +114,7 @@ class EvictionNotices:
             map(self._notice_end, fresh)
         )
         found = _NoticedReclaim(
-            reservation.beneficiary,
+            reservation.first_owner,
             tuple(victims),
             tuple(orders),
             now,
@@ -135,7 +135,7 @@ class EvictionNotices:
             reservation = self._reservations.exclusive.get(pool)
             if (
                 reservation is None
-                or reservation.beneficiary != waiting.beneficiary
+                or reservation.first_owner != waiting.first_owner
                 or self._is_reclaim_off()
             ):
                 self._withdraw_reclaim(pool)
@@ -238,6 +238,9 @@ class EvictionNotices:
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
             return
         leaf, shape = workload.leaf, workload.equivalence_class
+        reservation = self._without_unequal_followers(
+            self._reservations.follow_owner(reservation, leaf, shape)
+        )
         while True:
             together = shape.copies(len(reservation.workloads)) if reservation.followers else shape
             found = self._reclaimer.recheck_victims(leaf, reservation.owner, together, pool, there)
@@ -253,6 +256,16 @@ class EvictionNotices:
             del self._reclaims[pool]
             beneficiary = workload.pods_to_release[0].ref
             self._evict_needed(waiting, reservation, found, beneficiary)
+
+    def _without_unequal_followers(self, reservation: Reservation) -> Reservation:
+        """Return a reservation without the followers that its user changed during the notice."""
+        shape, find = reservation.equivalence_class, self._registry.find_workload
+        found = [(each, find(each.uid)) for each in reservation.followers]
+        equal = [k for k, each in found if each is not None and each.equivalence_class is shape]
+        if len(equal) == len(found):
+            return reservation
+        kept = [reservation.owner, *equal]
+        return self._reservations.reduce_to(reservation, kept) or reservation
 
     def _evict_needed(
         self,

@@ -1,7 +1,7 @@
 """Followers of a reclaim: equal workloads of its user for which the same reclaim makes room.
 
-A pool has one reclaim at a time, which lasts until its victims have ended. With one
-reclaim for each workload, a guarantee of many small workloads would return slowly.
+A pool has one reclaim at a time, which lasts until its victims have ended. With one reclaim for
+each workload, a guarantee of many small workloads would return slowly.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ReclaimFollowers:
         ):
             return []
         behind = leaf.queue.next_of_class(queue_key, shape, self._most_followers(leaf, pool))
-        found = [each for each in behind if not self._was_refused(each)]
+        found = [each for each in behind if self._may_follow(each)]
         covered = bisect_left(
             range(1, len(found) + 1),
             True,
@@ -95,10 +95,12 @@ class ReclaimFollowers:
         bound = sum(1 for t in charged if t.pod.node is not None and t.pool == pool)
         return min(MAX_FOLLOWERS, FOLLOWERS_PER_BOUND_POD * bound)
 
-    def _was_refused(self, queue_key: QueueKey) -> bool:
-        """Return whether the release of a workload was refused, or it no longer waits."""
+    def _may_follow(self, queue_key: QueueKey) -> bool:
+        """Return whether a workload waits, and its release was not refused before."""
         workload = self._registry.find_workload(queue_key.uid)
-        return workload is None or any(t.release_refusals for t in workload.pods_to_release)
+        return workload is not None and not any(
+            tracked.release_refusals for tracked in workload.pods_to_release
+        )
 
     def _is_covered(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether the limits and a guarantee above a user cover a class."""

@@ -72,7 +72,7 @@ class Reservation:
     distance rule does not allow that it starts there.
 
     `followers`: equal workloads of the user, for which the same reclaim makes room. The first one
-    becomes the owner when the owner starts. `beneficiary` is the owner at the start of the reclaim.
+    becomes the owner when the owner starts. `first_owner` is the owner at the start of the reclaim.
     """
 
     owner: QueueKey
@@ -89,7 +89,7 @@ class Reservation:
     timer_key: TimerKey | None = None
     closed_out_since: Millis | None = None
     followers: tuple[QueueKey, ...] = ()
-    beneficiary: Uid | None = None
+    first_owner: Uid | None = None
 
     @property
     def workloads(self) -> tuple[QueueKey, ...]:
@@ -192,6 +192,18 @@ class Reservations:
         )
         self.exclusive[reservation.pool] = kept
         return kept
+
+    def follow_owner(
+        self, reservation: Reservation, leaf: UserNode, shape: EquivalenceClass
+    ) -> Reservation:
+        """Apply the present user and class of the owner of an exclusive reservation.
+
+        A change of the class drops the followers, which must be equal to the owner.
+        """
+        if reservation.followers and reservation.equivalence_class is not shape:
+            reservation = self.reduce_to(reservation, [reservation.owner]) or reservation
+        reservation.leaf, reservation.equivalence_class = leaf, shape
+        return reservation
 
     def reset_for_new_tree(self) -> None:
         """Reset for a new share tree. Timers, exclusive and overdue reservations stay.

@@ -403,7 +403,7 @@ class WorkloadSelector:
         leaf, shape, pool = workload.leaf, workload.equivalence_class, reservation.pool
         if pool not in shape.pools or not self._tree.is_within_limits(leaf, shape, pool):
             return False
-        reservation.leaf, reservation.equivalence_class = leaf, shape
+        self._reservations.follow_owner(reservation, leaf, shape)
         return True
 
     def _is_runtime_distrusted(self, leaf: UserNode, now: Millis) -> bool:

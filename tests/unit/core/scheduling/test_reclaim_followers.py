@@ -148,3 +148,34 @@ def test_followers_have_the_same_priority(town: EvictionCluster) -> None:
         ev.PodObserved(town.at, held_pod("a1", "a", 1, since=town.now)),
     )
     assert len(town.evicted()) == 1
+
+
+def test_a_follower_that_was_changed_during_the_notice_follows_no_more(
+    town: EvictionCluster,
+) -> None:
+    """Its user makes two waiting pods a gang, which the reclaim was not permitted for."""
+    pods = borrow(town, reclaim_terms=ReclaimTerms(notice=Millis(NOTICE)))
+    waiting = submit_together(town, 3)
+    give_notices(town, pods)
+    for pod in waiting[1:]:
+        town.hear(ev.PodObserved(town.at, replace(pod, gang="g", gang_size=2)))
+    town.wait(NOTICE)
+    assert len(town.evicted()) == 1
+
+
+def test_an_owner_of_another_class_has_no_followers(town: EvictionCluster) -> None:
+    """The first pod and a larger one become a gang. Then a follower is deleted."""
+    pods = borrow(town, reclaim_terms=ReclaimTerms(notice=Millis(NOTICE)))
+    waiting = submit_together(town, 3)
+    give_notices(town, pods)
+    larger = held_pod("a9", "a", 2, since=town.now + 9)
+    town.hear(
+        *(
+            ev.PodObserved(town.at, replace(pod, gang="g", gang_size=2))
+            for pod in (waiting[0], larger)
+        )
+    )
+    town.end(waiting[1])
+    town.wait(NOTICE)
+    town.wait(NOTICE)
+    assert len(town.evicted()) <= 3
