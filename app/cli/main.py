@@ -27,9 +27,9 @@ from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
 from app.config import settings
 from app.core.errors import FairgateError, InvalidInput
-from app.core.safe_text import escape_hidden
 from app.terminal.help import CommandLine, HelpGroup, examples
 from app.terminal.options import ReportOutput, with_groups
+from app.terminal.output import warn
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 NO_RIGHT = (401, 403)
@@ -368,7 +368,7 @@ def _outcome(command: Callable[[], Any]) -> int:
 
 def _report(sentence: str) -> None:
     for line in sentence.splitlines():
-        print(f"fairgate: {escape_hidden(line.expandtabs())}", file=sys.stderr)
+        warn(line.expandtabs())
 
 
 def _report_defect(error: Exception) -> None:

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from app.core.errors import ClusterRefused, FairgateError, InvalidInput
-from app.core.safe_text import escape_hidden
 from app.kubectl import cli_reports
 from app.kubectl.options import (
     Connection,
@@ -31,6 +30,7 @@ from app.kubectl.options import (
 )
 from app.terminal.help import CommandLine, examples
 from app.terminal.options import Output, ReportOutput, WatchedOutput, with_groups
+from app.terminal.output import warn
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -441,7 +441,7 @@ def _code(status: int) -> int:
 
 
 def _report_errors(error: FairgateError, code: int) -> int:
-    print(f"fairgate: {escape_hidden(' '.join(str(error).split()))}", file=sys.stderr)
+    warn(" ".join(str(error).split()))
     if os.environ.get("FAIRGATE_DEBUG", "") not in ("", "0"):
         traceback.print_exc()
     return code

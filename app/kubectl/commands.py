@@ -19,13 +19,14 @@ from app.kubectl import (
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions, NamespaceScope
-from app.kubectl.output import show, warn, write
+from app.kubectl.output import show, write
 from app.terminal.output import (
     Item,
     Listing,
     OutputFormat,
     OutputOptions,
     as_text,
+    warn,
 )
 from app.terminal.text import Block
 

@@ -13,7 +13,7 @@ from typing import Any
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.safe_text import escape_hidden, escape_hidden_in_json
 from app.kubectl.client import TOO_MANY, ApiAnswer
-from app.terminal.output import Listing, OutputOptions, as_text
+from app.terminal.output import Listing, OutputOptions, as_text, warn
 from app.terminal.text import Block, Group, Page, as_block
 
 WATCH_SECONDS = 2.0
@@ -42,11 +42,6 @@ def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | Non
     _print(output, found, answer, draw, listing)
     for note in _notes(found, answer):
         warn(note)
-
-
-def warn(sentence: str) -> None:
-    """Print a message that is not the result to standard error."""
-    print(f"fairgate: {escape_hidden(sentence)}", file=sys.stderr)
 
 
 def write(block: Block | str, output: OutputOptions | None = None) -> None:

@@ -12,8 +12,8 @@ from app.kubectl import arguments, audit_entries, tables
 from app.kubectl.audit_entries import AuditFilter
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS, advice_if_forbidden
-from app.kubectl.output import show, warn
-from app.terminal.output import Listing, OutputOptions
+from app.kubectl.output import show
+from app.terminal.output import Listing, OutputOptions, warn
 
 GONE = 404
 

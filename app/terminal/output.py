@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from app.core.errors import InvalidInput
-from app.core.safe_text import csv_cell, escape_hidden_in_json
+from app.core.safe_text import csv_cell, escape_hidden, escape_hidden_in_json
 
 Item = Mapping[str, Any]
 
@@ -134,3 +135,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, str):
         return csv_cell(value)
     return json.dumps(value, separators=(",", ":"))  # digits, or an object: never a formula
+
+
+def warn(sentence: str) -> None:
+    """Print a message that is not the result to standard error, hidden characters escaped."""
+    print(f"fairgate: {escape_hidden(sentence)}", file=sys.stderr)

@@ -32,7 +32,7 @@ from app.kube.client import Client
 from app.ports.audit import AuditReader, iterate_lines
 from app.store.audit_stream import RedisAuditReader
 from app.store.connection import Server
-from app.terminal.output import OutputOptions, as_text
+from app.terminal.output import OutputOptions, as_text, warn
 from app.tls.audit_signing_key import is_signature_valid
 from app.tls.audit_signing_key import parse_public_key as read_key
 
@@ -70,7 +70,7 @@ class VerifyProgress:
         self._count += 1
         if self._count % 100 == 0 and time.monotonic() >= self._next:
             self._next = time.monotonic() + PATIENCE
-            print(f"fairgate: {self._count} entries so far", file=sys.stderr)
+            warn(f"{self._count} entries so far")
 
 
 def verify(
@@ -383,5 +383,5 @@ def _fail(output: OutputOptions, number: int | None, why: str) -> None:
     if output.is_data:
         print(as_text(output, {"holds": False, "number": number, "why": why}))
     what = "the audit chain does not hold" if number is None else f"entry {number} does not hold"
-    print(f"fairgate: {what}: {why}.", file=sys.stderr)
+    warn(f"{what}: {why}.")
     raise SystemExit(NO)

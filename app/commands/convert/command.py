@@ -13,8 +13,8 @@ from app.commands.convert.kubernetes_objects import expect_api_types, read_objec
 from app.commands.convert.log_rows import COLUMNS, ConvertedLog
 from app.commands.convert.tenant_documents import Notes, write_documents
 from app.core.errors import InvalidInput
-from app.core.safe_text import escape_hidden
 from app.terminal.object_files import read_text
+from app.terminal.output import warn
 
 
 def convert_kueue(paths: Sequence[Path], managed: Sequence[str]) -> None:
@@ -67,4 +67,4 @@ def _print_documents(documents: Sequence[dict[str, Any]], notes: Notes) -> None:
 
 def _print_notes(lines: Iterable[str]) -> None:
     for line in lines:
-        print(f"fairgate: {escape_hidden(line)}", file=sys.stderr)
+        warn(line)

@@ -16,7 +16,7 @@ from app.commands.doctor.checks import run_checks
 from app.commands.doctor.findings import Check, Finding, Level, problem
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot, watch_expired_lease
-from app.commands.release.console import NO, warn
+from app.commands.release.console import NO
 from app.config import setting_parsers
 from app.core.errors import InvalidInput, StoreError
 from app.core.kubeconfig import KubeconfigOptions
@@ -25,7 +25,7 @@ from app.kube.client import Client
 from app.kube.cluster_survey import ApiSurvey
 from app.store import redis_url
 from app.store.connection import Server
-from app.terminal.output import OutputOptions, as_text
+from app.terminal.output import OutputOptions, as_text, warn
 
 
 @dataclass(frozen=True, slots=True)

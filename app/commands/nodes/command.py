@@ -17,13 +17,13 @@ from app.commands.nodes.gpu_products import is_value
 from app.commands.nodes.label_findings import Inventory, LabelFinding, Labelling, labellings
 from app.commands.nodes.survey import Survey
 from app.commands.nodes.unmanaged_pods import NO_POOL, Crowd, sum_by_pool
-from app.commands.release.console import NO, UNREACHABLE, warn
+from app.commands.release.console import NO, UNREACHABLE
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.quantities import CPU, MIB, ManagedResources, format_amount
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
-from app.terminal.output import Item, Listing, OutputOptions, as_text
+from app.terminal.output import Item, Listing, OutputOptions, as_text, warn
 
 
 def _node(item: Item) -> str:

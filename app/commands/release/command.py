@@ -17,13 +17,13 @@ from app.commands.release.console import (
     exit_code,
     permission_error,
     print_result,
-    warn,
 )
 from app.commands.release.manual_release import ByHand, GatedPod, ManualReleaseResult
 from app.commands.release.release_all import release_all
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.kube import kubeconfig
 from app.kube.client import Client
+from app.terminal.output import warn
 
 
 def run(options: ReleaseOptions) -> None:

@@ -120,8 +120,3 @@ def print_result(options: ReleaseOptions, facts: dict[str, Any], text: str) -> N
         print(as_text(options.output, facts))
     elif text:
         print(text)
-
-
-def warn(sentence: str) -> None:
-    """Print a message to stderr."""
-    print(f"fairgate: {sentence}", file=sys.stderr)

@@ -19,7 +19,6 @@ from app.commands.release.console import (
     exit_code,
     permission_error,
     print_result,
-    warn,
 )
 from app.commands.release.manual_release import (
     ByHand,
@@ -30,6 +29,7 @@ from app.commands.release.manual_release import (
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.podspec.resource_claims import FINALIZER
 from app.core.policy import ENFORCE_COMMAND
+from app.terminal.output import warn
 
 AT_ONCE = 16
 """Maximum number of concurrent patches."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from app.sim.report.text_report import print_outcome
 from app.sim.scenario.guarantee_check import guarantee_warnings
 from app.sim.scenario.loader import Scenario, load
 from app.sim.scenario.result import ScenarioResult, collect_result
-from app.terminal.output import OutputOptions, as_text
+from app.terminal.output import OutputOptions, as_text, warn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def run(options: SimulateOptions) -> None:
     if options.plot is not None:
         plot.check(options.plot, Millis(0), scenario.until)
     for doubt in guarantee_warnings(scenario):
-        print(f"fairgate: {doubt}", file=sys.stderr)
+        warn(doubt)
     with progress("simulating", Millis(0), scenario.until) as tell:
         outcome = simulate(scenario, tell)
     if options.output.is_data:
