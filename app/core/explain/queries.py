@@ -306,7 +306,11 @@ class EngineQueries:
         self._settle()
         if self._cached_context is None:
             last_message = self._leader_state.last_message
-            own = (each.owner.uid for each in self._reservations.exclusive_and_active())
+            own = (
+                workload.uid
+                for each in self._reservations.exclusive_and_active()
+                for workload in each.workloads
+            )
             self._cached_context = ExplainContext(
                 self._registry,
                 self._tenancy,
@@ -324,7 +328,7 @@ class EngineQueries:
     ) -> tuple[TenantName, ReservedCapacity] | None:
         """Return a tenant and capacity reserved for others, by this engine or by the leader."""
         owners = [r for r in self._reservations.exclusive_and_active() if r.pool == pool]
-        owners = [r for r in owners if r.owner.uid != queue_key.uid]
+        owners = [r for r in owners if not r.is_for(queue_key.uid)]
         if owners:
             return owners[0].leaf.tenant, self._reservations.total_capacity(owners)
         return self._leader_state.reserved_for_others(pool, queue_key.uid)

@@ -94,13 +94,18 @@ class UserQueue:
     def next_of_class(
         self, queue_key: QueueKey, shape: EquivalenceClass, most: int
     ) -> list[QueueKey]:
-        """Return up to `most` workloads of a class right behind one of it, with its priority."""
-        line = self._keys_by_class.get(shape)
-        if line is None:
-            return []
-        start = line.bisect_right(queue_key)
-        behind = line[start : start + most]
-        return [each for each in behind if each.precedence == queue_key.precedence]
+        """Return up to `most` workloads of a class right behind one of it, with its priority.
+
+        A workload of another class ends them.
+        """
+        line = self._keys_by_class.get(shape, ())
+        of_class = line.irange(queue_key, inclusive=(False, True)) if line else ()
+        found: list[QueueKey] = []
+        for each, behind in zip(of_class, self.keys_after(queue_key), strict=False):
+            if each != behind or each.precedence != queue_key.precedence or len(found) == most:
+                break
+            found.append(each)
+        return found
 
     def oldest_waiting_since(self) -> Millis | None:
         """Return since when the oldest workload waits. None if the queue is empty."""

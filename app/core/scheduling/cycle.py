@@ -157,6 +157,7 @@ class SchedulingCycle:
         self._drop_unusable_reservations()
         self.evictions.add(effects)
         self.evictions.cancel_unneeded()
+        self.evictions.notices.withdraw_ended_reclaims()
         effects += self.evictions.notices.drain_effects()
         self._least_borrowers.promote_overdue()
         return effects
@@ -390,6 +391,7 @@ class SchedulingCycle:
         """
         effects: list[Effect] = []
         waiting: set[TenantNode | None] = set()
+        self.evictions.notices.withdraw_ended_reclaims()
         for leaf, is_next, is_guaranteed in heads:
             if is_next or leaf.parent not in waiting:
                 found, waits = self._reclaim(leaf)

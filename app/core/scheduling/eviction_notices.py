@@ -26,6 +26,7 @@ from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, PoolName, Uid
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.scheduling.reclaim import Reclaimer
+from app.core.scheduling.reclaim_followers import most_permitted
 from app.core.scheduling.reservation import Reservation, Reservations
 from app.core.scheduling.victims import ReclaimCheck, Victim, losing_tenants
 
@@ -131,6 +132,19 @@ class EvictionNotices:
 
         Call it at the start of a cycle.
         """
+        self.withdraw_ended_reclaims()
+        for pool, waiting in list(self._reclaims.items()):
+            if self._is_due(waiting):
+                self._recheck_reclaim(pool, waiting, self._reservations.exclusive[pool])
+        self._clear_void_notices()
+        return self.drain_effects()
+
+    def withdraw_ended_reclaims(self) -> None:
+        """Withdraw the reclaims without a reservation: nothing waits for them any more.
+
+        Call it before another reclaim may start in their pools, and after reservations were
+        dropped.
+        """
         for pool, waiting in list(self._reclaims.items()):
             reservation = self._reservations.exclusive.get(pool)
             if (
@@ -139,10 +153,6 @@ class EvictionNotices:
                 or self._is_reclaim_off()
             ):
                 self._withdraw_reclaim(pool)
-            elif self._is_due(waiting):
-                self._recheck_reclaim(pool, waiting, reservation)
-        self._clear_void_notices()
-        return self.drain_effects()
 
     def due(self) -> Millis | None:
         """Return the next time at which `due_actions` has work without a new event."""
@@ -231,41 +241,35 @@ class EvictionNotices:
     ) -> None:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it.
 
-        If the rules no longer allow it for every workload, it goes on for fewer.
+        If it is no longer possible for every workload, it goes on for fewer. If the capacity does
+        not suffice for one, for example because a node is not ready, it waits.
         """
+        reservation = self._reservations.update_workloads(reservation, self._registry.find_workload)
         workload = self._registry.find_workload(reservation.owner.uid)
-        there = [v for v in map(self._without_ended_pods, waiting.victims) if v.pods]
+        there = [v for v in map(self._present_victim, waiting.victims) if v is not None]
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
             return
-        leaf, shape = workload.leaf, workload.equivalence_class
-        reservation = self._without_unequal_followers(
-            self._reservations.follow_owner(reservation, leaf, shape)
-        )
-        while True:
-            together = shape.copies(len(reservation.workloads)) if reservation.followers else shape
-            found = self._reclaimer.recheck_victims(leaf, reservation.owner, together, pool, there)
+        leaf, shape, owner = workload.leaf, workload.equivalence_class, reservation.owner
+        checks: dict[int, ReclaimCheck] = {}
+
+        def succeeds_for(number: int) -> bool:
+            together = shape if number == 1 else shape.copies(number)
+            found = self._reclaimer.recheck_victims(leaf, owner, together, pool, there)
             self._registry.usage.tree.update_order()
-            if not reservation.followers or (found.is_permitted and found.fits):
-                break
-            half = reservation.workloads[: -(-len(reservation.followers) // 2)]
-            reservation = self._reservations.reduce_to(reservation, half) or reservation
-        if not found.is_permitted:
-            del self._reservations.exclusive[pool]
-            self._withdraw_reclaim(pool)
-        elif found.fits:
+            checks[number] = found
+            return found.is_permitted and found.fits
+
+        number = most_permitted(len(reservation.workloads), succeeds_for)
+        if number:
+            if number < len(reservation.workloads):
+                kept = reservation.workloads[:number]
+                reservation = self._reservations.reduce_to(reservation, kept) or reservation
             del self._reclaims[pool]
             beneficiary = workload.pods_to_release[0].ref
-            self._evict_needed(waiting, reservation, found, beneficiary)
-
-    def _without_unequal_followers(self, reservation: Reservation) -> Reservation:
-        """Return a reservation without the followers that its user changed during the notice."""
-        shape, find = reservation.equivalence_class, self._registry.find_workload
-        found = [(each, find(each.uid)) for each in reservation.followers]
-        equal = [k for k, each in found if each is not None and each.equivalence_class is shape]
-        if len(equal) == len(found):
-            return reservation
-        kept = [reservation.owner, *equal]
-        return self._reservations.reduce_to(reservation, kept) or reservation
+            self._evict_needed(waiting, reservation, checks[number], beneficiary)
+        elif not checks[1].is_permitted:
+            del self._reservations.exclusive[pool]
+            self._withdraw_reclaim(pool)
 
     def _evict_needed(
         self,
@@ -320,11 +324,17 @@ class EvictionNotices:
         )
 
     def _remaining_pods(self, victims: Iterable[Victim]) -> Iterator[PodRecord]:
-        return (t for victim in victims for t in self._without_ended_pods(victim).pods)
+        """Yield the pods of victims without those that ended, or will end soon."""
+        return (t for victim in victims for t in victim.pods if self._still_uses_capacity(t))
 
-    def _without_ended_pods(self, victim: Victim) -> Victim:
-        """Return a victim without its pods that ended, or will end soon."""
-        return replace(victim, pods=tuple(t for t in victim.pods if self._still_uses_capacity(t)))
+    def _present_victim(self, victim: Victim) -> Victim | None:
+        """Return a victim as it is now; None if it ended, or no tenant has it any more.
+
+        A change of a Tenant may have replaced its user in the share tree during the notice.
+        """
+        left = tuple(t for t in victim.pods if self._still_uses_capacity(t))
+        leaf = left[0].leaf if left else None
+        return None if leaf is None else replace(victim, leaf=leaf, pods=left)
 
     def _still_uses_capacity(self, tracked: PodRecord) -> bool:
         known = self._registry.pods.get(tracked.pod.uid)

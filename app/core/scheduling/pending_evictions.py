@@ -102,10 +102,9 @@ class PendingEvictions:
         reservation = self._reservations.reservation_of_victim(uid)
         if reservation is not None:
             del self._reservations.exclusive[reservation.pool]
-            if reservation.followers:
-                self._reclaimer.single_until[reservation.pool] = Millis(
-                    self._registry.usage.now + EXCLUDED_MS
-                )
+            self._reclaimer.single_until[reservation.pool] = Millis(
+                self._registry.usage.now + EXCLUDED_MS
+            )
         if isinstance(order, EvictPod):
             return []  # its requester repeats the request soon
         for other in self._same_reclaim(order) if order is not None else ():

@@ -50,8 +50,8 @@ class Reclaimer:
     """Searches victims: see `find_victims`. `retry_at` is when a rejected victim may become
     eligible. `steps` counts the work of the searches, in units of about 10 µs of CPU time.
 
-    `single_until` is when a reclaim of a pool may have followers again, because the last one with
-    followers was refused. `on_cooldown` contains the reclaims on cooldown, each with the protected
+    `single_until` is when a reclaim of a pool may have followers again, because an
+    eviction was refused. `on_cooldown` contains the reclaims on cooldown, each with the protected
     tenant and the end of the cooldown. The caller empties it before a new workload.
     """
 

@@ -7,10 +7,12 @@ each workload, a guarantee of many small workloads would return slowly.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from itertools import takewhile
 
 from app.core.effects import ReclaimCause
-from app.core.fairshare.sort_key import GUARANTEED
-from app.core.fairshare.tree_node import UserNode, path_to_root
+from app.core.fairshare.sort_key import GUARANTEED, Rank
+from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import PoolName
@@ -53,23 +55,29 @@ class ReclaimFollowers:
     ) -> Extended:
         """Return the plan for a workload and as many followers as the rules permit.
 
-        All victims must be taken for a guarantee that covers the workload and its followers. If
-        there is no such plan, half as many followers are tried.
+        All victims must be taken for a guarantee that covers the workload and its followers.
         """
         followers = self._followers(leaf, queue_key, shape, pool) if _is_guaranteed(plan) else []
-        while followers and self._reclaimer.steps < MAX_STEPS_PER_CYCLE:
-            together = shape.copies(1 + len(followers))
+        plans = {0: plan}
+
+        def is_permitted(number: int) -> bool:
+            if self._reclaimer.steps >= MAX_STEPS_PER_CYCLE:
+                return False
+            together = shape.copies(1 + number)
             found = self._reclaimer.find_victims(leaf, queue_key, together, pool)
             self._registry.usage.tree.update_order()
-            if found is not None and _is_guaranteed(found):
-                return found, tuple(followers)
-            del followers[len(followers) // 2 :]
-        return plan, ()
+            if found is None or not _is_guaranteed(found):
+                return False
+            plans[number] = found
+            return True
+
+        number = most_permitted(len(followers), is_permitted)
+        return plans[number], tuple(followers[:number])
 
     def _followers(
         self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
     ) -> list[QueueKey]:
-        """Return the next equal pods of the user, within its limits and a guarantee."""
+        """Return the equal pods of the user that the fair order starts right after the first."""
         registry = self._registry
         if (
             shape.distance_rules
@@ -78,13 +86,12 @@ class ReclaimFollowers:
         ):
             return []
         behind = leaf.queue.next_of_class(queue_key, shape, self._most_followers(leaf, pool))
-        found = [each for each in behind if self._may_follow(each)]
-        covered = bisect_left(
-            range(1, len(found) + 1),
-            True,
-            key=lambda number: not self._is_covered(leaf, shape.copies(1 + number), pool),
+        found = list(takewhile(self._may_follow, behind))
+        following = most_permitted(
+            len(found), lambda number: self._is_next_after(leaf, shape, pool, number)
         )
-        return found[:covered]
+        registry.usage.tree.update_order()
+        return found[:following]
 
     def _most_followers(self, leaf: UserNode, pool: PoolName) -> int:
         if not self._follows_binding_rate:
@@ -102,13 +109,48 @@ class ReclaimFollowers:
             tracked.release_refusals for tracked in workload.pods_to_release
         )
 
-    def _is_covered(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
-        """Return whether the limits and a guarantee above a user cover a class."""
-        tree = self._registry.usage.tree
-        return tree.is_within_limits(leaf, shape, pool) and any(
-            branch.guarantees and tree.rank(branch, shape, pool).band == GUARANTEED
-            for branch in path_to_root(leaf)
-        )
+    def _is_next_after(
+        self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName, started: int
+    ) -> bool:
+        """Return whether the next workload of a user is of this class, after some others started.
+
+        The limits and a guarantee above the user must cover it, and the user must come first among
+        all that share this guarantee. They could not reclaim the capacity from the user later.
+        """
+        tree, total = self._registry.usage.tree, shape.copies(started).total
+        tree.add_usage(leaf, pool, total)
+        try:
+            if not tree.is_within_limits(leaf, shape, pool):
+                return False
+            for branch in path_to_root(leaf):
+                rank = tree.rank(branch, shape, pool)
+                if branch.guarantees and rank.band == GUARANTEED:
+                    return True
+                if branch.parent is None or not self._precedes_siblings(branch, rank, pool):
+                    return False
+            return False
+        finally:
+            tree.add_usage(leaf, pool, total, -1)
+
+    def _precedes_siblings(self, branch: TenantNode, rank: Rank, pool: PoolName) -> bool:
+        """Return whether a branch of this rank precedes all siblings that wait for a pool."""
+        assert branch.parent is not None
+        for sibling in self._registry.usage.tree.ordered_children(branch.parent):
+            if sibling.key is None or sibling.key.is_blocked:
+                return True  # all that follow are blocked, too
+            if sibling is not branch and any(pool in c.pools for c in sibling.waiting_by_class):
+                return (rank.band, rank.score) < (sibling.key.band, sibling.key.score)
+        return True
+
+
+def most_permitted(most: int, is_permitted: Callable[[int], bool]) -> int:
+    """Return the largest permitted number from 1 to `most`; 0 if there is none.
+
+    Each number below a permitted one must be permitted, too.
+    """
+    if most < 1 or is_permitted(most):
+        return max(0, most)
+    return bisect_left(range(1, most), True, key=lambda number: not is_permitted(number))
 
 
 def _is_guaranteed(plan: ReclaimPlan) -> bool:

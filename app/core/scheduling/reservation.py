@@ -193,16 +193,30 @@ class Reservations:
         self.exclusive[reservation.pool] = kept
         return kept
 
-    def follow_owner(
-        self, reservation: Reservation, leaf: UserNode, shape: EquivalenceClass
+    def update_workloads(
+        self, reservation: Reservation, find_workload: Callable[[Uid], Workload | None]
     ) -> Reservation:
-        """Apply the present user and class of the owner of an exclusive reservation.
+        """Keep the workloads of an exclusive reservation that still wait and are equal.
 
-        A change of the class drops the followers, which must be equal to the owner.
+        A workload that its user changed loses its place to the others. A single one keeps it.
         """
-        if reservation.followers and reservation.equivalence_class is not shape:
-            reservation = self.reduce_to(reservation, [reservation.owner]) or reservation
-        reservation.leaf, reservation.equivalence_class = leaf, shape
+        shape = reservation.equivalence_class
+        found = [(key, find_workload(key.uid)) for key in reservation.workloads]
+        waiting = [
+            (key, (workload.leaf, workload.equivalence_class))
+            for key, workload in found
+            if workload is not None and workload.leaf and workload.equivalence_class
+        ]
+        kind = next((each for _, each in waiting if each[1] is shape), None)
+        if kind is None and waiting:  # a change of the pools may give all a new class
+            kind = waiting[0][1]
+        kept = [key for key, each in waiting if each == kind] or [reservation.owner]
+        if kind is not None and kind[1].request_counts != shape.request_counts:
+            del kept[1:]
+        if len(kept) < len(reservation.workloads):
+            reservation = self.reduce_to(reservation, kept) or reservation
+        if kind is not None:
+            reservation.leaf, reservation.equivalence_class = kind
         return reservation
 
     def reset_for_new_tree(self) -> None:
@@ -215,10 +229,14 @@ class Reservations:
         self._could_hold_cache.clear()
         self._total_capacity_cache.clear()
 
-    def drop_unneeded_exclusive(self, is_due: Callable[[Reservation], bool]) -> None:
-        """Drop exclusive reservations of owners that no longer wait for them."""
+    def drop_unneeded_exclusive(
+        self,
+        find_workload: Callable[[Uid], Workload | None],
+        is_due: Callable[[Reservation], bool],
+    ) -> None:
+        """Drop exclusive reservations of workloads that no longer wait for them."""
         for pool, reservation in list(self.exclusive.items()):
-            if not is_due(reservation):
+            if not is_due(self.update_workloads(reservation, find_workload)):
                 del self.exclusive[pool]
 
     def drop_closed_out(self, now: Millis, is_closed_out: Callable[[Reservation], bool]) -> None:
@@ -415,7 +433,7 @@ class Reservations:
         """Return the nodes of a pool reserved for other workloads. Empty if there are too many."""
         found = (held.get(pool) for held in (self.active, self.exclusive, self.overdue))
         nodes = {
-            n for r in found if r is not None and r.owner.uid != uid for n in r.capacity_by_node
+            n for r in found if r is not None and not r.is_for(uid) for n in r.capacity_by_node
         }
         return sorted(nodes) if len(nodes) <= MAX_AVOIDED_NODES else []
 

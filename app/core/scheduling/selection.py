@@ -390,7 +390,7 @@ class WorkloadSelector:
         starts = self._expected_starts[reservation]
         return starts is not None and now + shape.lifetime <= starts
 
-    def _update_if_still_needed(self, reservation: Reservation) -> bool:
+    def _is_still_needed(self, reservation: Reservation) -> bool:
         """Return whether the owner of a reservation still waits for it and may use it."""
         workload = self._registry.find_workload(reservation.owner.uid)
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
@@ -401,10 +401,7 @@ class WorkloadSelector:
         ):
             return False  # its released pods have ended: a whole gang waits like any workload
         leaf, shape, pool = workload.leaf, workload.equivalence_class, reservation.pool
-        if pool not in shape.pools or not self._tree.is_within_limits(leaf, shape, pool):
-            return False
-        self._reservations.follow_owner(reservation, leaf, shape)
-        return True
+        return pool in shape.pools and self._tree.is_within_limits(leaf, shape, pool)
 
     def _is_runtime_distrusted(self, leaf: UserNode, now: Millis) -> bool:
         """Return whether the user has, or recently had, a pod beyond its declared run time."""
@@ -462,7 +459,7 @@ class WorkloadSelector:
         if self._last_tree is not tree:
             self._last_tree = tree
             reservations.reset_for_new_tree()
-        reservations.drop_unneeded_exclusive(self._update_if_still_needed)
+        reservations.drop_unneeded_exclusive(self._registry.find_workload, self._is_still_needed)
         self._expected_starts.clear()
         overdue = {r.timer_key: p for p, r in reservations.overdue.items() if r.timer_key}
         waiting = []

@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 
 from app.core import events as ev
-from app.core.effects import EvictForReclaim, GiveReclaimNotice, WithdrawReclaimNotice
-from app.core.model import Millis, Pod, ReclaimTerms
+from app.core.effects import EvictForReclaim, GiveReclaimNotice, Release, WithdrawReclaimNotice
+from app.core.model import (
+    Millis,
+    Node,
+    Phase,
+    Pod,
+    Quota,
+    ReclaimTerms,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.quantities import PODS
 from app.sim.cluster.virtual_cluster import held_pod
-from tests.support.eviction_cluster import EvictionCluster
+from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster
 
 NOTICE = 120_000
 
@@ -179,3 +190,99 @@ def test_an_owner_of_another_class_has_no_followers(town: EvictionCluster) -> No
     town.wait(NOTICE)
     town.wait(NOTICE)
     assert len(town.evicted()) <= 3
+
+
+def starts(town: EvictionCluster, pods: dict[str, Pod]) -> list[str]:
+    """Accept every eviction, end the victims and bind every release. Return the started pods."""
+    started: list[str] = []
+    while True:
+        orders, releases = town.take(EvictForReclaim), town.take(Release)
+        if not orders and not releases:
+            return started
+        for order in orders:
+            town.accept(pods[order.ref.name])
+            town.end(pods[order.ref.name])
+        for release in releases:
+            name = release.intent.ref.name
+            started.append(name)
+            running = replace(
+                pods[name],
+                gates=(),
+                release_annotation=release.stamp,
+                node=release.node,
+                pool=release.intent.pool,
+                phase=Phase.RUNNING,
+                started_at=town.at,
+            )
+            released = ev.ReleaseAnswered(town.at, running.uid, ev.ReleaseOutcome.RELEASED)
+            town.hear(released, ev.PodObserved(town.at, running))
+
+
+def test_users_of_a_tenant_share_its_guarantee(town: EvictionCluster) -> None:
+    pods = borrow(town)
+    waiting = [held_pod(f"a-ann{each}", "a", 1, since=town.now + each) for each in range(3)]
+    waiting += [replace(pod, name=pod.name.replace("ann", "bob")) for pod in waiting]
+    waiting[3:] = [replace(p, uid=f"a/{p.name}", user=UserName("bob")) for p in waiting[3:]]
+    pods |= {pod.name: pod for pod in waiting}
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in waiting))
+    started = starts(town, pods)
+    # The user ann runs a pod already.
+    assert sorted(name[:5] for name in started) == ["a-ann", "a-bob", "a-bob"]
+
+
+def test_no_pod_passes_an_older_pod_of_its_user(town: EvictionCluster) -> None:
+    pods = borrow(town)
+    waiting = [
+        held_pod(f"a{each}", "a", size, since=town.now + each)
+        for each, size in enumerate((1, 2, 1, 1))
+    ]
+    pods |= {pod.name: pod for pod in waiting}
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in waiting))
+    assert starts(town, pods) == ["a0", "a1"]
+
+
+def wait_for_notices(town: EvictionCluster) -> list[Pod]:
+    """Submit three pods for which three victims have a notice."""
+    pods = borrow(town, reclaim_terms=ReclaimTerms(notice=Millis(NOTICE)))
+    waiting = submit_together(town, 3)
+    assert len(give_notices(town, pods)) == 3
+    return waiting
+
+
+def test_a_node_that_is_not_ready_after_the_notice_costs_no_follower(town: EvictionCluster) -> None:
+    wait_for_notices(town)
+    node = Node(NODE, {}, {GPU: 9, PODS: 110}, True)
+    town.hear(ev.NodeObserved(town.at, replace(node, ready=False)))
+    town.wait(NOTICE)
+    assert town.evicted() == []
+    town.hear(ev.NodeObserved(town.at, node))
+    assert len(town.evicted()) == 3
+
+
+def test_as_many_as_the_guarantee_covers_go_on_after_the_notice(town: EvictionCluster) -> None:
+    wait_for_notices(town)
+    quotas = {POOL: Quota({GPU: 3})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quotas)
+    town.hear(ev.TenantObserved(town.at, tenant))
+    town.wait(NOTICE)
+    assert len(town.evicted()) == 2
+
+
+def test_first_pod_that_joins_a_gang_leaves_the_capacity_to_the_others(
+    town: EvictionCluster,
+) -> None:
+    first, *_ = wait_for_notices(town)
+    town.hear(ev.PodObserved(town.at, replace(first, gang="g", gang_size=2)))
+    assert town.take(GiveReclaimNotice) == []
+    town.wait(NOTICE)
+    assert len(town.evicted()) == 2
+
+
+def test_changed_follower_leaves_the_capacity_to_those_behind_it(town: EvictionCluster) -> None:
+    pods = borrow(town)
+    waiting = submit_together(town, 3)
+    victims = town.evicted()
+    town.accept(*(pods[name] for name in victims))
+    town.hear(ev.PodObserved(town.at, replace(waiting[1], max_runtime=Millis(10**9))))
+    [reservation] = town.engine._cycle.reservations.exclusive.values()
+    assert [each.uid for each in reservation.workloads] == ["a/a0", "a/a2"]
