@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from app.core.explain.views import PoolView, TenantView
 from app.core.model import Amounts, NodeName, PoolName, Resource
 from app.core.quantities import format_amount
+from app.core.safe_text import escape_hidden
 from app.core.scheduling.blocked_evictions import BlockedReclaim
 
 MAX_NAMES = 4
@@ -27,7 +28,7 @@ class StatusCondition:
     def to_api(self) -> dict[str, object]:
         """Return the condition in the form of the API conventions, without times."""
         status = "True" if self.is_true else "False"
-        words = {"reason": self.reason, "message": self.message}
+        words = {"reason": self.reason, "message": escape_hidden(self.message)}
         return {"type": self.condition_type, "status": status, **words}
 
 

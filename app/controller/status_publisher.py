@@ -18,16 +18,19 @@ from typing import NamedTuple
 from app.controller.background import run_periodically
 from app.controller.status_conditions import ObjectStatus, pool_status, tenant_status
 from app.core.engine import Engine
-from app.core.errors import ClusterError
+from app.core.errors import ClusterError, ClusterRefused
 from app.core.explain.views import ClusterView
 from app.core.model import Millis, PoolName
-from app.core.retry import ServerBackoff
+from app.core.retry import Backoff, ServerBackoff
 from app.ports.cluster import StatusWriter, StoredCondition
 from app.ports.metrics import LeaderMetrics
 
 PERIOD_SECONDS = 1.0
 AMOUNTS_PERIODS = 10
 """Least number of periods between two writes of an object, if only amounts change."""
+
+REFUSED_DELAY_MS = 5_000
+"""Time until a refused status is written again. It doubles with each further refusal."""
 
 log = logging.getLogger("fairgate.control")
 
@@ -64,6 +67,7 @@ class Publisher:
         self._stored_conditions: dict[str, Mapping[tuple[str, str], StoredCondition]] | None = None
         """By kind: the conditions that were stored when this replica began to lead."""
         self._server_backoff = ServerBackoff()
+        self._refused: Backoff[tuple[str, str]] = Backoff()
 
     async def publish_status(self) -> None:
         """Publish until cancelled."""
@@ -71,6 +75,7 @@ class Publisher:
 
     def _reset(self) -> None:
         self._published.clear()
+        self._refused.clear()
         self._stored_conditions = None
 
     async def _publish_changes(self) -> None:
@@ -82,6 +87,8 @@ class Publisher:
         statuses = self._statuses(view, fragmentation)
         for key in self._published.keys() - statuses.keys():
             del self._published[key]
+        for key in set(self._refused) - statuses.keys():
+            self._refused.clear_failures(key)
         self._transition_times = {
             k: at for k, at in self._transition_times.items() if k[:2] in statuses
         }
@@ -91,6 +98,8 @@ class Publisher:
         await self._publish({k: s for k, s in statuses.items() if self._is_due(k, s)})
 
     def _is_due(self, key: tuple[str, str], status: ObjectStatus) -> bool:
+        if key in self._refused.active_delays(self._clock()):
+            return False
         before = self._published.get(key)
         if before is None or before.period is None:
             return True
@@ -120,7 +129,11 @@ class Publisher:
         return True
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
-        """Write statuses. Stop at the first failure and wait for the retry delay."""
+        """Write statuses.
+
+        A status that the API server refuses, for example because its object became too large, is
+        tried again later. At any other failure, stop and wait for the retry delay.
+        """
         for key, status in statuses.items():
             if not self._leads():
                 return
@@ -128,14 +141,17 @@ class Publisher:
             try:
                 await self._writer.write_status(kind, name, self._to_api(key, status))
             except ClusterError as error:
-                wait = self._server_backoff.next_delay(error)
-                facts = {"kind": kind, "object": name, "why": str(error), "seconds": wait}
+                facts = {"kind": kind, "object": name, "why": str(error)}
                 log.warning("status not published; tried again later", extra=facts)
                 if (before := self._published.get(key)) is not None:
                     self._published[key] = before._replace(period=None)
-                await asyncio.sleep(wait)
+                if isinstance(error, ClusterRefused) and error.status != 429:
+                    self._refused.record_failure(key, self._clock(), REFUSED_DELAY_MS)
+                    continue
+                await asyncio.sleep(self._server_backoff.next_delay(error))
                 return
             self._server_backoff.reset()
+            self._refused.clear_failures(key)
             self._published[key] = _Published(status, self._period)
 
     def _statuses(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.routing import APIRoute
 
 from app.ports.liveness import Liveness
 from app.web.api import problems
 from app.web.api.audit import add_audit_routes
+from app.web.api.auth import Access
 from app.web.api.body_check import require_valid_text
 from app.web.api.dashboard import page_routes
 from app.web.api.dashboard_state import pause_text
@@ -67,6 +71,7 @@ def api_app(
         tags=["v1"],
         responses=problems.error_responses(*PROBLEMS),
         generate_unique_id_function=operation_id,
+        route_class=_authenticated_route(context.access),
         # The order matters: authenticate before checking query parameters and the body.
         dependencies=[
             BEARER,
@@ -100,6 +105,22 @@ def api_app(
     app.include_router(health_routes(checks, liveness, context.access))
     app.router.routes.extend(page_routes())
     return app
+
+
+def _authenticated_route(access: Access) -> type[APIRoute]:
+    """Return the class of the routes: they authenticate the caller before they parse the body."""
+
+    class AuthenticatedRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            answer = super().get_route_handler()
+
+            async def authenticate_and_answer(request: Request) -> Response:
+                await access.authenticate_before_parsing(request)
+                return await answer(request)
+
+            return authenticate_and_answer
+
+    return AuthenticatedRoute
 
 
 def _is_draining(checks: Checks) -> bool:

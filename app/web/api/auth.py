@@ -23,6 +23,9 @@ CALLER = "fairgate.caller"
 BODY_BYTES = "fairgate.bytes"
 """Key of the request state that has the size of the body."""
 
+EARLY_CALLER = "fairgate.early-caller"
+"""Key of the request state that has the caller until its first use."""
+
 BYTES_PER_REQUEST = 16 * 1024
 """A larger body counts as several requests. A body of 1 MiB needs about a tenth of a second."""
 
@@ -65,9 +68,21 @@ class Access:
         self._valid_tokens: OrderedDict[bytes, None] = OrderedDict()
         """Hashes of tokens that were valid at their last use, least recently used first."""
 
+    async def authenticate_before_parsing(self, request: Request) -> None:
+        """Authenticate before FastAPI parses the body. Raises Refused (401, 429).
+
+        FastAPI runs dependencies after that, and a large body takes long.
+        """
+        identity = await self.authenticate_request(request)
+        state = request.scope.get("state", {})
+        request.scope["state"] = {**state, EARLY_CALLER: identity}
+
     async def authenticate_request(self, request: Request) -> Identity:
         """Return the caller. Raises Refused (401, 429). Meant as a FastAPI dependency."""
         state = request.scope.get("state", {})
+        early: Identity | None = state.pop(EARLY_CALLER, None)
+        if early is not None:
+            return early
         known: Identity | None = state.get(CALLER)
         identity = known or await self._authenticate_token(request)
         self.count_requests(identity, 1 + state.get(BODY_BYTES, 0) // BYTES_PER_REQUEST)

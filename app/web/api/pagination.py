@@ -35,8 +35,8 @@ PageKey = list[Any]
 
 def page_token(*key: str | int) -> str:
     """Return the token for the key of an item."""
-    text = json.dumps(key, separators=(",", ":"))
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    text = json.dumps(key, separators=(",", ":"), ensure_ascii=False)
+    return base64.urlsafe_b64encode(text.encode(errors="surrogatepass")).decode().rstrip("=")
 
 
 def read_page_token(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey | None:

@@ -192,6 +192,18 @@ async def test_a_status_that_was_refused_is_published_later() -> None:
         await until(lambda: ("tenants", "t") in rig.written.statuses)
 
 
+async def test_a_refused_status_does_not_delay_the_others() -> None:
+    async with running(Rig()) as rig:
+        rig.written.refusal = ClusterRefused("request is too large", 500)
+        for name in ("a", "b"):
+            await rig.hear(ev.TenantObserved(Millis(0), Tenant(TenantName(name), Millis(0))))
+        rig.lead.free.set()
+        await until(lambda: ("tenants", "b") in rig.written.statuses)
+        assert ("tenants", "a") not in rig.written.statuses
+        rig.now = Millis(rig.now + status_publisher.REFUSED_DELAY_MS)
+        await until(lambda: ("tenants", "a") in rig.written.statuses)
+
+
 async def test_a_pool_that_was_created_again_gets_its_status_again() -> None:
     async with running(Rig()) as rig:
         pool = Pool(PoolName("a"), uid="first")

@@ -20,6 +20,11 @@ def condition(found: QuotaFaults | None) -> StatusCondition:
     return tenant_status(replace(ABSENT_TENANT, quota_faults=found), set()).conditions[-1]
 
 
+def test_messages_escape_hidden_characters() -> None:
+    found = condition(QuotaFaults((PoolName("a\u202e\x1b[31m"),), ()))
+    assert found.to_api()["message"].startswith(r"pool a\u202e\u001b[31m does not exist")
+
+
 def test_quotas_without_a_fault_are_in_force() -> None:
     found = condition(None)
     assert (found.condition_type, found.is_true, found.reason) == ("QuotasInForce", True, "InForce")

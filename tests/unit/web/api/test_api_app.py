@@ -52,6 +52,11 @@ PATHS = [
 ]
 
 
+async def test_the_body_of_an_unknown_caller_is_not_parsed(both: Both) -> None:
+    reply = await call(both.app, "PUT", "/v1/tenants/team-a/weight", b"{")
+    assert reply.status == 401
+
+
 async def test_right_on_one_tenant_does_not_open_another(both: Both) -> None:
     both.rights.granted = {("get", "tenants/queue/team-a")}
 

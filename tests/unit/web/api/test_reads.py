@@ -16,7 +16,7 @@ from app.core.well_known import RELEASE_ADOPTED
 from app.ports.api import QuotaThen
 from app.ports.forecasts import Estimate
 from app.sim.cluster.virtual_cluster import held_pod
-from app.web.api.pagination import page_token
+from app.web.api.pagination import LONGEST_TOKEN, page_token
 from tests.support.asgi import call
 from tests.support.rest_app import GPU, NOW, Both, node, pool, problem, tenant
 
@@ -231,6 +231,16 @@ async def test_a_token_that_is_none_is_a_problem(both: Both, path: str, more: st
     reply = await both.get(f"/v1/{path}?continue={more}")
     assert reply.status == 400
     assert "continue" in problem(reply)
+
+
+def test_the_longest_user_name_has_a_valid_token() -> None:
+    assert len(page_token("\U0001f600" * 512, "x" * 63)) <= LONGEST_TOKEN
+
+
+async def test_a_query_that_is_given_twice_is_a_problem(both: Both) -> None:
+    reply = await both.get("/v1/tenants?limit=1&limit=2")
+    assert reply.status == 400
+    assert "limit: this query is given several times" in problem(reply)
 
 
 @pytest.mark.parametrize("key", [["alice", True, 1, 2, "\ud800"], ["\ud800", True, 1, 2, "uid"]])
