@@ -318,6 +318,7 @@ CREATES = (
     Case("too many variables", validation.LONG, create=unmanaged(container(env=many("V", 1)))),
     Case("many variables", None, create=unmanaged(container(env=many("V")))),
     Case("a device file", validation.PATH, create=unmanaged(**on_host("/dev/nvidia0"))),
+    Case("a device file without a leading slash", validation.PATH, create=unmanaged(**on_host("dev/nvidia0"))),
     Case("all device files", validation.PATH, create=unmanaged(**on_host("//dev/"))),
     Case("links to device files", validation.PATH, create=unmanaged(**on_host("/dev/char/195:0"))),
     Case("the root of another process", validation.PATH, create=unmanaged(**on_host("/proc/1/root/dev"))),

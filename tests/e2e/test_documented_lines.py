@@ -158,7 +158,7 @@ def test_programs_ask_over_rest(terminal: Terminal, scene: Scene) -> None:
     terminal.replace["curl -sN"] = "timeout 5 curl -sN"
     [stream] = commands("docs/api.md", "", "curl -sN")
     terminal.show(stream, code=124)
-    terminal.run(f"TOKEN=$(kubectl create token lead -n {TEAM} --audience fairgate)")
+    terminal.run(f"TOKEN=$(kubectl create token lead -n {TEAM}-admins --audience fairgate)")
     run(terminal, commands("docs/api.md", "with the number of copies"), TRIAL)
 
 
@@ -176,7 +176,7 @@ def test_auditors_read_and_verify_the_chain(terminal: Terminal, scene: Scene) ->
     terminal.replace["kubectl logs POD -n fairgate-system"] = "cat copies/*"
     run(terminal, commands("docs/audit.md", "## Verify it"))
     run(terminal, commands("docs/audit.md", "[verdicts](#verdicts) of this page."))
-    terminal.run("TOKEN=$(kubectl create token lead -n vision --audience fairgate)")
+    terminal.run("TOKEN=$(kubectl create token lead -n vision-admins --audience fairgate)")
     run(terminal, commands("docs/audit.md", "the ConfigMap or from the REST API:"))
     scene.stage.cluster.kubectl("delete", "clusterrolebinding", "auditors")
     scene.stage.cluster.kubectl("delete", "rolebinding", "auditors", "-n", "fairgate-system")

@@ -34,7 +34,7 @@ class Scene:
         users = "users: [{name: alice}, {name: bob}]"
         example = EXAMPLE.read_text().replace(QUICK, TEAM).replace(users, f"{users}\n  {LIMIT}")
         kubectl("apply", "-f", "-", stdin=example)
-        lead = f"--serviceaccount={TEAM}:lead"
+        lead = f"--serviceaccount={TEAM}-admins:lead"
         kubectl("create", "rolebinding", "lead-edits", "-n", TEAM, "--clusterrole=edit", lead)
         self._created(TEAM)
         for person in ("alice", "bob"):
@@ -65,7 +65,7 @@ class Scene:
 
     def _created(self, team: str) -> None:
         """Note what the example creates, and wait until its account may create pods."""
-        self.stage.namespaces.append(team)
+        self.stage.namespaces += [team, f"{team}-admins"]
         role = f"fairgate-tenant-admin-{team}"
         self.stage.objects += [("tenant", team), ("clusterrole", role)]
         self.stage.objects += [

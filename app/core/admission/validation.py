@@ -201,7 +201,7 @@ class ValidationRules:
     phase_writers: tuple[str, ...] = ()
     variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
     paths: str = (
-        r"^/[/.]*(dev[/.]*((char|nvidia|dri|kfd|vfio).*)?|"
+        r"^[/.]*(dev[/.]*((char|nvidia|dri|kfd|vfio).*)?|"
         r"proc/(.*/)?(root|cwd|fd|map_files)(/.*)?|"
         r"(var[/.]*/)?run[/.]*(/nvidia[/.]*(/driver.*)?)?)?$"
     )
