@@ -142,7 +142,8 @@ def test_elastic_gangs_of_others_leave_a_tenant_its_equal_part(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(cases(5, 80)))
-def test_the_priority_of_an_elastic_gang_changes_no_release_of_others(seed: int) -> None:
+def test_the_priority_of_an_elastic_gang_takes_nothing_from_others(seed: int) -> None:
+    """A head with a raised priority may be younger, so the tenant may lose ties: others gain."""
     script, more = drawn(1000 + seed)
     script = script.but(lambda submit: replace(submit, size=1, pods=2, priority=0))
     favoured = script.teams[0].name
@@ -154,7 +155,9 @@ def test_the_priority_of_an_elastic_gang_changes_no_release_of_others(seed: int)
     alike = [3 for _ in more]
     script, raised = (replace(s, work=tuple(lasting(s.work))) for s in (script, raised))
     plain, urgent = (releases(played(each, alike), favoured) for each in (script, raised))
-    assert plain == urgent
+    for instant in sorted({at for at, _ in plain}):
+        before, after = (sum(at <= instant for at, _ in each) for each in (plain, urgent))
+        assert before <= after <= before + len(script.teams)
 
 
 @pytest.mark.parametrize("seed", range(cases(5, 80)))
