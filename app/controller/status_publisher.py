@@ -29,8 +29,8 @@ PERIOD_SECONDS = 1.0
 AMOUNTS_PERIODS = 10
 """Least number of periods between two writes of an object, if only amounts change."""
 
-REFUSED_DELAY_MS = 5_000
-"""Time until a refused status is written again. It doubles with each further refusal."""
+REFUSED_DELAY_MS = 500
+"""Time until a refused status is written again. It doubles with each further refusal, to 32 s."""
 
 log = logging.getLogger("fairgate.control")
 
