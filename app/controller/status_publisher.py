@@ -95,11 +95,11 @@ class Publisher:
         self._period += 1
         if self._stored_conditions is None and not await self._read_stored():
             return
-        await self._publish({k: s for k, s in statuses.items() if self._is_due(k, s)})
+        delayed = self._refused.active_delays(self._clock())
+        due = {k: s for k, s in statuses.items() if k not in delayed and self._is_due(k, s)}
+        await self._publish(due)
 
     def _is_due(self, key: tuple[str, str], status: ObjectStatus) -> bool:
-        if key in self._refused.active_delays(self._clock()):
-            return False
         before = self._published.get(key)
         if before is None or before.period is None:
             return True

@@ -220,6 +220,8 @@ GONE = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
     ("rule", "who", "change", "sentence"),
     [
         ("own users", "lead", {"users": [{"name": "x", "weight": "2"}]}, None),
+        ("users with names of 64 000 characters", "lead", {"users": [{"name": f"{n:064}"} for n in range(1000)]}, None),
+        ("users with longer names", "lead", {"users": [{"name": f"{n:066}"} for n in range(1000)]}, "list fewer users"),
         ("own weight", "lead", {"weight": "9"}, "the right to update its parent"),
         ("own guarantee", "lead", {"quotas": [{"pool": "p", "guarantee": {"nvidia.com/gpu": 1}}]}, "the right to update its parent"),
         ("weight and users by an administrator", "admin", {"weight": "3", "users": [{"name": "y"}]}, None),

@@ -28,14 +28,15 @@ FOLLOWERS_PER_BOUND_POD = 4
 """Followers for each pod of the user that has a node of the pool. Nothing else shows that the
 scheduler binds pods of this user: capacity must not be freed for many pods that it cannot bind."""
 
-Extended = tuple[ReclaimPlan, tuple[QueueKey, ...]]
+PlanAndFollowers = tuple[ReclaimPlan, tuple[QueueKey, ...]]
 """The plan of a reclaim for a workload and its followers, and the followers."""
 
 
 class ReclaimFollowers:
     """Extends the plan of a reclaim to followers.
 
-    `follows_binding_rate`: only as many as the scheduler binds. A simulation has no scheduler.
+    `follows_binding_rate`: the pods of the user that have a node limit their number. A simulation
+    has no scheduler, and no such limit.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ReclaimFollowers:
         shape: EquivalenceClass,
         pool: PoolName,
         plan: ReclaimPlan,
-    ) -> Extended:
+    ) -> PlanAndFollowers:
         """Return the plan for a workload and as many followers as the rules permit.
 
         All victims must be taken for a guarantee that covers the workload and its followers.

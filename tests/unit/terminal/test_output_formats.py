@@ -13,7 +13,15 @@ import yaml
 
 from app.core.errors import InvalidInput
 from app.terminal.options import OptionGroup, ReportOutput
-from app.terminal.output import DATA, Listing, OutputFormat, OutputOptions, ReportFormat, as_text
+from app.terminal.output import (
+    DATA,
+    Listing,
+    OutputFormat,
+    OutputOptions,
+    ReportFormat,
+    as_text,
+    warn,
+)
 
 NODES = Listing(itemgetter("items"), lambda item: f"node/{item['name']}")
 FOUND = {
@@ -85,3 +93,8 @@ def test_no_cell_of_csv_is_a_formula_of_a_spreadsheet() -> None:
 def test_no_format_prints_control_characters(form: OutputFormat) -> None:
     evil = {"items": [{"name": "evil\x1b[2J"}]}
     assert "\x1b" not in as_text(OutputOptions(form), evil, NODES)
+
+
+def test_a_side_message_escapes_hidden_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    warn("pod a/\x1b[31mred\u202e was not released")
+    assert capsys.readouterr().err == "fairgate: pod a/\\u001b[31mred\\u202e was not released\n"
