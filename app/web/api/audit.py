@@ -32,9 +32,6 @@ LONGEST_CHUNK = 64 * 1024
 TURN_SECONDS = 10.0
 """Longest wait for the turn of an export."""
 
-WRITE_SECONDS = 30.0
-"""An export ends if its client reads nothing for so long, because others may wait for its turn."""
-
 
 @dataclass(frozen=True, slots=True)
 class ExportFilter:
@@ -117,7 +114,7 @@ def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
         ending = await context.audit_reader.read_tail()
         content = _export(context.audit_reader, ending, excerpt)
         turn = _take_turn(turns, limit_name(identity.name))
-        return LimitedStream(content, turn, WRITE_SECONDS, NDJSON)
+        return LimitedStream(content, turn, NDJSON)
 
     @routes.get("/audit/head", summary="The newest signed head of the audit chain")
     async def head(identity: Identity = caller) -> AuditHead:

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from fastapi.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.web.api import problems
 from app.web.api.refused import Refused
 
 
 class LimitedStream(StreamingResponse):
-    """A stream that is sent during a turn, and ends if the client does not read."""
+    """A stream that is sent during a turn. `Protocol` ends it if the client does not read."""
 
     def __init__(
         self,
         content: AsyncIterator[str | bytes],
         turn: AbstractAsyncContextManager[None],
-        write_timeout: float,
         media_type: str,
     ) -> None:
-        """`turn`: entered before the first byte. If it raises Refused, that is the answer.
-
-        `write_timeout`: seconds until a client that does not read is disconnected.
-        """
+        """`turn`: entered before the first byte. If it raises Refused, that is the answer."""
         # The headers ask proxies not to cache or buffer.
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(content, headers=headers, media_type=media_type)
         self._turn = turn
-        self._write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with AsyncExitStack() as stack:
@@ -42,21 +36,3 @@ class LimitedStream(StreamingResponse):
                 await answer(scope, receive, send)
                 return
             await super().__call__(scope, receive, send)
-
-    async def stream_response(self, send: Send) -> None:
-        slow = False
-
-        async def patient(message: Message) -> None:
-            nonlocal slow
-            try:
-                async with asyncio.timeout(self._write_timeout):
-                    await send(message)
-            except TimeoutError:
-                slow = True
-                raise
-
-        try:
-            await super().stream_response(patient)
-        except TimeoutError:
-            if not slow:
-                raise

@@ -51,14 +51,12 @@ class StreamTiming:
     """Intervals in seconds.
 
     `state_interval`: between two states. `keep_alive_interval`: between keep-alive comments.
-    `rights_interval`: until the caller's rights are checked again. `write_timeout`: until a client
-    that does not read is disconnected.
+    `rights_interval`: until the caller's rights are checked again.
     """
 
     state_interval: float = 1.0
     keep_alive_interval: float = 15.0
     rights_interval: float = 60.0
-    write_timeout: float = 30.0
 
 
 class StateCache:
@@ -208,7 +206,7 @@ def add_stream_routes(
         first = (identity, await visible.rights_of(identity))
         content = _stream_events(board, first, read_state, clock, stays, times)
         turn = listeners.open_stream(limit_name(identity.name))
-        return LimitedStream(content, turn, times.write_timeout, MEDIA_TYPE)
+        return LimitedStream(content, turn, MEDIA_TYPE)
 
 
 async def _stream_events(

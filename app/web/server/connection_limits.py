@@ -1,4 +1,8 @@
-"""HTTP/1.1 protocol for uvicorn with limits of connections, of header time and of header size."""
+"""HTTP/1.1 protocol for uvicorn that limits what a client can occupy without a valid request.
+
+The limits are of connections, of waiting requests, of headers, of bodies, and of the time in which
+a client reads an answer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -25,14 +30,23 @@ class Limits:
 
     `header_seconds`: time from the first byte of a request to the end of its headers; without TLS
     also from the connect to the first byte. `header_bytes`: size of the request line and headers,
-    without the read that completes them. `connections`: beyond this number the connection that is
-    idle for longest is closed. An API server has at most 200 reviews in progress. `handshakes`:
-    beyond this number the oldest TLS handshake is dropped.
+    without the read that completes them. `body_bytes`: sum of the request bodies of all
+    connections; beyond it the connection that sends its body for longest is dropped.
+    `write_seconds`: time in which a client must read a part of its answer. `pipelined`: requests of
+    a connection that may wait for the answer to another. `connections`: beyond this number the
+    connection that waits for its client for longest is dropped. `client_seconds`: a client with an
+    unfinished request or unread answer for longer loses its connection before idle clients do. An
+    API server has at most 200 reviews in progress. `handshakes`: beyond this number the oldest TLS
+    handshake is dropped.
     """
 
     header_seconds: float = 10.0
     header_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+    write_seconds: float = 30.0
+    pipelined: int = 8
     connections: int = 2000
+    client_seconds: float = 2.0
     handshakes: int = 512
     handshake_seconds: float = 10.0
 
@@ -42,6 +56,12 @@ DEFAULTS = Limits()
 TLS = "fairgate.tls"
 """Key of the request state that has the TLS object, because uvicorn does not pass it to apps."""
 
+WRITE_BUFFER = 64 * 1024
+"""Unread bytes of an answer at which its sender pauses. uvloop's default with TLS is 512 KiB."""
+
+SMALL_BODY = 16 * 1024
+"""Bytes of a body that are not counted, so that most reviews cost nothing."""
+
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-type: text/plain; charset=utf-8\r\ncontent-length: 32\r\nconnection: close\r\n\r\n"
@@ -50,48 +70,72 @@ TOO_LARGE = (
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn limits only the pauses between requests. This class also limits the headers."""
+    """uvicorn limits only the pauses between requests. This class also limits each request."""
 
     def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
         super().__init__(config, state, {})
         self._limits = limits
         self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
-        self._idle_since = time.monotonic_ns()
+        self._body_bytes = 0
+        self._waits_since = time.monotonic()
         self._is_dropped = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(WRITE_BUFFER)
         seconds = KEEP_ALIVE if self.scheme == "https" else self._limits.header_seconds
         self.timeout_keep_alive_task = self.loop.call_later(
             seconds, self.timeout_keep_alive_handler
         )
-        self._close_idle_connection()
+        if len(self.connections) > self._limits.connections:
+            self._drop_longest_waiting()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._idle_since = time.monotonic_ns()
-
-    def _close_idle_connection(self) -> None:
-        """Close the connection that is idle for longest if there are too many.
+    def _drop_longest_waiting(self) -> None:
+        """Drop the connection that waits for its client for longest.
 
         Otherwise a client with many connections would make the API server's reviews fail with 503.
         """
-        if len(self.connections) <= self._limits.connections:
-            return
-        others = (other for other in self.connections if isinstance(other, Protocol))
-        idle = [other for other in others if other is not self and other._may_be_closed()]
-        if idle:
-            min(idle, key=Protocol._close_order)._drop()
+        waiting = [other for other in self._others() if other._waits_for_client()]
+        if waiting:
+            min(waiting, key=Protocol._drop_order)._drop()
 
-    def _may_be_closed(self) -> bool:
-        """Return whether no complete request is in progress. Partial headers do not count."""
-        asks_nothing = self.cycle is None or self.cycle.response_complete
-        return not self._is_dropped and (self.transport.is_closing() or asks_nothing)
+    def _others(self) -> list[Protocol]:
+        others = (each for each in self.connections if isinstance(each, Protocol))
+        return [each for each in others if each is not self and not each._is_dropped]
 
-    def _close_order(self) -> tuple[bool, bool, float]:
-        """Return the sort key: first closing connections, then those with partial headers."""
-        return (not self.transport.is_closing(), self._header_timer is None, self._idle_since)
+    def _waits_for_client(self) -> bool:
+        """Return whether only its client can continue: no request is being answered."""
+        return self.transport.is_closing() or self._is_idle() or self._is_unfinished()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _is_unfinished(self) -> bool:
+        """Return whether the client has to send the rest of a request, or to read an answer."""
+        sends_headers = self._header_timer is not None
+        return sends_headers or self._sends_body() or self._write_timer is not None
+
+    def _sends_body(self) -> bool:
+        return not self._is_idle() and self.cycle.more_body
+
+    def _drop_order(self) -> tuple[int, float]:
+        """Return the sort key: closing ones, slow clients, idle ones, then requests just begun."""
+        if self.transport.is_closing():
+            group = 0
+        elif not self._is_unfinished():
+            group = 2
+        else:
+            is_slow = time.monotonic() - self._waits_since > self._limits.client_seconds
+            group = 1 if is_slow else 3
+        return group, self._waits_since
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._drop()  # `close` waits until the client has read everything
+        else:
+            super().timeout_keep_alive_handler()
 
     def _drop(self) -> None:
         # Not `close`, which waits for the client if TLS is used.
@@ -100,6 +144,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_header_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -112,8 +157,14 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= self._limits.pipelined:
+            # uvicorn would queue all requests of a read, thousands of them, before it pauses.
+            self._drop()
+            raise httptools.HttpParserError("too many requests wait for an answer")
         super().on_message_begin()
         self.scope["state"][TLS] = self.transport.get_extra_info("ssl_object")
+        self._body_bytes = 0
+        self._waits_since = time.monotonic()
         self._stop_header_timer()
         self._header_timer = self.loop.call_later(
             self._limits.header_seconds, self.timeout_keep_alive_handler
@@ -122,6 +173,36 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_header_timer()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._body_bytes += len(body)
+        if self._body_bytes > SMALL_BODY:
+            self._limit_bodies()
+
+    def _limit_bodies(self) -> None:
+        """Drop the connection that sends its body for longest if all bodies are too large."""
+        sending = [each for each in (self, *self._others()) if each._sends_body()]
+        if sum(each._body_bytes for each in sending) > self._limits.body_bytes:
+            min(sending, key=lambda each: each._waits_since)._drop()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._waits_since = time.monotonic()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._waits_since = time.monotonic()
+        self._write_timer = self.loop.call_later(self._limits.write_seconds, self._drop)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_write_timer()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _stop_header_timer(self) -> None:
         self._header_bytes = 0

@@ -30,12 +30,8 @@ from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import call
 
 SECONDS = 30
-QUICK = StreamTiming(
-    state_interval=0.01, keep_alive_interval=0.02, rights_interval=3600, write_timeout=3600
-)
-UNTRUSTING = StreamTiming(
-    state_interval=0.01, keep_alive_interval=3600, rights_interval=0.01, write_timeout=3600
-)
+QUICK = StreamTiming(state_interval=0.01, keep_alive_interval=0.02, rights_interval=3600)
+UNTRUSTING = StreamTiming(state_interval=0.01, keep_alive_interval=3600, rights_interval=0.01)
 EVERY = VisibleState(True, True, frozenset(), True, True)
 
 Event = tuple[str, Any]
@@ -378,21 +374,6 @@ def test_beyond_the_most_that_may_listen_it_is_503() -> None:
     assert refused.value.status == 503
     room.remove_stream("a")
     room.add_stream("c")
-
-
-async def test_stream_ends_if_its_client_reads_nothing(town: ApiCluster) -> None:
-    reader = Reader(
-        town.app(
-            StreamTiming(
-                state_interval=0.01,
-                keep_alive_interval=0.01,
-                rights_interval=3600,
-                write_timeout=0.05,
-            )
-        )
-    )
-    async with asyncio.timeout(SECONDS):
-        await reader.run()
 
 
 # --- the cache of states ---

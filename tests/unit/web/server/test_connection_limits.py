@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -13,7 +14,7 @@ from typing import Any, ParamSpec
 
 import pytest
 import uvloop
-from starlette.types import Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config.setting_parsers import HostPort
 from app.core.errors import InvalidSettings
@@ -27,7 +28,7 @@ from app.tls.certificate_authority import (
 from app.tls.client_ca import ClientCa
 from app.web.health import ops_app
 from app.web.server.connection_limits import Limits
-from app.web.server.request_body import BodyTooSlow, read_body
+from app.web.server.request_body import BodyTooSlow, Disconnected, read_body
 from app.web.server.server import Listener, Servers, require_client, tls_context
 
 LOOPBACK = HostPort("127.0.0.1", 0)
@@ -84,9 +85,12 @@ def trusting(
 
 
 @asynccontextmanager
-async def serving(limits: Limits, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Serve on a port with these limits."""
-    servers = Servers([Listener("webhook", ops_app({}, Liveness(), None), LOOPBACK, tls, limits)])
+async def serving(
+    limits: Limits, tls: ssl.SSLContext | None = None, app: ASGIApp | None = None
+) -> AsyncIterator[int]:
+    """Serve on a port with these limits; without an app the health checks."""
+    app = app or ops_app({}, Liveness(), None)
+    servers = Servers([Listener("webhook", app, LOOPBACK, tls, limits)])
     stop = asyncio.Event()
     task = asyncio.create_task(servers.run(stop, 0))
     await servers.started.wait()
@@ -279,6 +283,118 @@ async def test_a_body_in_driblets_ends_in_time() -> None:
         await read_body(receive, 1_000_000, seconds=SOON)
 
 
+PARTS, PART_BYTES = 512, 64 * 1024
+"""A large answer: more than all buffers between server and client contain."""
+
+
+async def large_answers(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer /large with a large body, and other paths with "ok" after their body was read."""
+    with contextlib.suppress(Disconnected):
+        await read_body(receive, 1_000_000)
+        parts = PARTS if scope["path"] == "/large" else 0
+        length = str(parts * PART_BYTES + 3).encode()
+        headers = [(b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for _ in range(parts):
+            part = b"x" * PART_BYTES
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"ok\n"})
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+@on_uvloop
+async def test_client_that_does_not_read_its_answer_is_dropped_in_time(
+    with_tls: bool, server: CertificateAuthority, tmp_path: Path
+) -> None:
+    ended = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await large_answers(scope, receive, send)
+        ended.set()
+
+    context = context_of(server) if with_tls else None
+    trusted = trusting(server, tmp_path) if with_tls else None
+    async with (
+        serving(Limits(write_seconds=SOON), context, app) as port,
+        connected(port, trusted) as (reader, writer),
+    ):
+        writer.transport.pause_reading()
+        writer.write(ASK.replace(b"/livez", b"/large"))
+        async with asyncio.timeout(30):
+            await ended.wait()
+        writer.transport.resume_reading()
+        assert len(await closed((reader, writer))) < PARTS * PART_BYTES
+
+
+@on_uvloop
+async def test_many_waiting_requests_of_a_connection_end_it() -> None:
+    async with serving(Limits(pipelined=8)) as port:
+        async with connected(port) as (reader, writer):
+            writer.write(ASK * 9)
+            for _ in range(9):
+                await reader.readuntil(b"ok\n")
+        async with connected(port) as flood:
+            flood[1].write(ASK * 5000)
+            assert (await closed(flood)).count(ANSWER) <= 9
+        async with connected(port) as other:
+            assert (await ask(other)).startswith(ANSWER)
+
+
+# --- bodies ---
+
+
+HALF = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + b"x" * 40_000
+
+
+@on_uvloop
+async def test_oldest_unfinished_body_is_dropped_if_all_are_too_large() -> None:
+    limits = Limits(body_bytes=100_000)
+    async with serving(limits, app=large_answers) as port:
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _, writer in opened:
+            writer.write(HALF)
+            await writer.drain()
+            await asyncio.sleep(0.02)  # so that the order of arrival is known
+        assert await closed(opened[0]) == b""
+        for reader, writer in opened[1:]:
+            writer.write(b"x" * 20_000)
+            assert (await reader.readline()).startswith(ANSWER)
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+@on_uvloop
+async def test_unfinished_bodies_do_not_have_a_caller_turned_away() -> None:
+    limits = Limits(connections=5, client_seconds=SOON)
+    async with serving(limits, app=large_answers) as port:
+        half = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        for _, writer in half:
+            writer.write(HALF)
+        await asyncio.sleep(2 * SOON)
+        async with connected(port) as caller:
+            assert (await ask(caller)).startswith(ANSWER)
+        assert await closed(half[0]) == b""
+        for _, writer in half:
+            writer.transport.abort()
+
+
+@on_uvloop
+async def test_request_that_has_just_begun_is_not_dropped_before_an_idle_connection() -> None:
+    limits = Limits(connections=2, client_seconds=60)
+    async with serving(limits, app=large_answers) as port:
+        begun = await asyncio.open_connection("127.0.0.1", port)
+        begun[1].write(HALF)
+        idle = await asyncio.open_connection("127.0.0.1", port)
+        assert (await ask(idle)).startswith(ANSWER)
+        async with connected(port) as caller:
+            assert (await ask(caller)).startswith(ANSWER)
+        assert await closed(idle) == b""
+        begun[1].write(b"x" * 20_000)
+        assert (await begun[0].readline()).startswith(ANSWER)
+        for _, writer in (begun, idle):
+            writer.transport.abort()
+
+
 # --- number of connections ---
 
 
@@ -301,7 +417,7 @@ async def test_connection_idle_for_longest_is_closed_at_the_limit() -> None:
 
 @on_uvloop
 async def test_connection_with_a_partial_request_is_closed_before_an_idle_one() -> None:
-    async with serving(Limits(connections=2)) as port:
+    async with serving(Limits(connections=2, client_seconds=0)) as port:
         idle = await asyncio.open_connection("127.0.0.1", port)
         assert (await ask(idle)).startswith(ANSWER)
         dawdler = await asyncio.open_connection("127.0.0.1", port)
