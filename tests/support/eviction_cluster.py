@@ -11,8 +11,10 @@ from app.core.effects import (
     ClearAuditMarker,
     Effect,
     EvictForReclaim,
+    GiveReclaimNotice,
     Release,
     WakeAt,
+    WithdrawReclaimNotice,
 )
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
@@ -120,6 +122,28 @@ class EvictionCluster:
         pod = held_pod(name, name[0], gpus, since=self.now)
         self.hear(ev.PodObserved(self.at, pod))
         return pod.uid
+
+    def write_notices(self, pods: dict[str, Pod]) -> list[str]:
+        """Write and remove the ordered notices, and store the pods. Return their names.
+
+        "-" precedes the name of a pod that loses its notice. As in the executor, an order is
+        dropped while another one for the same pod is unfinished.
+        """
+        orders: dict[str, GiveReclaimNotice | WithdrawReclaimNotice] = {}
+        for effect in self.effects:
+            if isinstance(effect, GiveReclaimNotice | WithdrawReclaimNotice):
+                orders.setdefault(effect.ref.name, effect)
+        self.take(GiveReclaimNotice)
+        self.take(WithdrawReclaimNotice)
+        for name, order in orders.items():
+            ends = order.ends_at if isinstance(order, GiveReclaimNotice) else None
+            terms = replace(pods[name].reclaim_terms, notice_ends_at=ends)
+            pods[name] = replace(pods[name], reclaim_terms=terms)
+        self.hear(*(ev.PodObserved(self.at, pods[name]) for name in orders))
+        return [
+            name if isinstance(order, GiveReclaimNotice) else f"-{name}"
+            for name, order in orders.items()
+        ]
 
     def evicted(self) -> list[str]:
         return sorted(each.ref.name for each in self.take(EvictForReclaim))

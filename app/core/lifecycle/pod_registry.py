@@ -8,6 +8,7 @@ change of a pod moves it between queue, charge and gang in one place.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from app.core.fairshare.live_usage import LiveUsage
@@ -47,7 +48,7 @@ from app.core.placement.equivalence_table import EquivalenceTable
 from app.core.placement.node_filter import node_constraints_of
 from app.core.placement.pod_affinity import distance_rules_of
 from app.core.placement.pools import Pools
-from app.core.podspec.constraints import NodeConstraints
+from app.core.podspec.constraints import NodeConstraints, PodDistanceRule
 from app.core.policy import Mode, Policy
 from app.core.pricing.share_units import Scale
 from app.core.well_known import GATE
@@ -192,23 +193,35 @@ class PodRegistry:
         devices that do not match.
         Return whether the rules changed. The caller must then call `settle` before it continues.
         """
-        mates = {
-            wall.group: wall
-            for each in workload.pods_to_release
-            for wall in each.pod.anti_affinity_terms
-        }
-        if len(workload.pods_to_release) == 1:
+        changed = [
+            (tracked, found)
+            for tracked, found in self._exclusions(workload)
+            if tracked.pod.excluded_by != found
+        ]
+        for tracked, found in changed:
+            self.update_pod(tracked, replace(tracked.pod, excluded_by=found), tracked.state)
+        return bool(changed)
+
+    def are_exclusions_current(self, workload: Workload) -> bool:
+        """Return whether `update_exclusions` would change nothing."""
+        return all(
+            tracked.pod.excluded_by == found for tracked, found in self._exclusions(workload)
+        )
+
+    def _exclusions(
+        self, workload: Workload
+    ) -> Iterator[tuple[PodRecord, tuple[PodDistanceRule, ...]]]:
+        """Yield each pod to release of a workload with the rules that close nodes to it."""
+        pods = tuple(workload.pods_to_release)
+        mates = {wall.group: wall for each in pods for wall in each.pod.anti_affinity_terms}
+        if len(pods) == 1:
             mates.clear()  # its own anti-affinity applies to other pods only
-        learned = False
-        for tracked in workload.pods_to_release:
+        for tracked in pods:
             found = self.usage.existing_anti_affinity.rules_excluding(tracked.pod, mates.values())
             found += self._fit.rules(self._claim_charges.device_needs(tracked.pod))
             if tracked.leaf is not None:
                 found += self.usage.closed_node_rules(tracked.leaf.tenant)
-            if tracked.pod.excluded_by != found:
-                self.update_pod(tracked, replace(tracked.pod, excluded_by=found), tracked.state)
-                learned = True
-        return learned
+            yield tracked, found
 
     def update_stale_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""

@@ -82,7 +82,7 @@ class SchedulingCycle:
             registry, self._reclaimer, follows_binding_rate=options.follows_binding_rate
         )
         self.evictions = PendingEvictions(
-            registry, self.reservations, self._reclaimer, self.cooldowns
+            registry, self.reservations, self._reclaimer, self.cooldowns, self._followers
         )
         self._cooldown_reports = CooldownReports()
         self._failed_searches = FailedSearches()
@@ -177,6 +177,7 @@ class SchedulingCycle:
     def apply_policy_change(self) -> None:
         """Process a change of the Policy."""
         self._reclaimer.apply_policy_change()
+        self._followers.single_until.clear()
 
     def record_terminating(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""

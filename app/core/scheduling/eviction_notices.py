@@ -26,7 +26,7 @@ from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, PoolName, Uid
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.scheduling.reclaim import Reclaimer
-from app.core.scheduling.reclaim_followers import most_permitted
+from app.core.scheduling.reclaim_followers import ReclaimFollowers, most_permitted
 from app.core.scheduling.reservation import Reservation, Reservations
 from app.core.scheduling.victims import ReclaimCheck, Victim, losing_tenants
 
@@ -36,6 +36,10 @@ REPEAT_MS = 10_000
 MOST_TRIES = 6
 """A pod that never shows its notice is evicted after this number of tries. The API server may
 refuse every change of a very large object."""
+
+UNFIT_MS = 60_000
+"""After a notice a reclaim waits this long for capacity that has gone, such as a node that is not
+ready. Then it is withdrawn, and other victims are sought."""
 
 STALE_MS = 60_000
 """A notice that ended this long ago without an eviction is void."""
@@ -49,7 +53,7 @@ WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 class _NoticedReclaim:
     """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
-    `tries`: how often each notice was given. `first_owner`: that of its reservation.
+    `given`: the ends that each pod was told so far. `first_owner`: that of its reservation.
     """
 
     first_owner: Uid | None
@@ -58,18 +62,23 @@ class _NoticedReclaim:
     started_at: Millis
     ends_at: Millis
     repeat_at: dict[Uid, Millis] = field(default_factory=dict)
-    tries: dict[Uid, int] = field(default_factory=dict)
+    given: dict[Uid, list[Millis]] = field(default_factory=dict)
 
 
 class EvictionNotices:
     """The reclaims that wait, at most one for each pool, and the pods with a notice."""
 
     def __init__(
-        self, registry: PodRegistry, reservations: Reservations, reclaimer: Reclaimer
+        self,
+        registry: PodRegistry,
+        reservations: Reservations,
+        reclaimer: Reclaimer,
+        followers: ReclaimFollowers,
     ) -> None:
         self._registry = registry
         self._reservations = reservations
         self._reclaimer = reclaimer
+        self._followers = followers
         self._reclaims: dict[PoolName, _NoticedReclaim] = {}
         self._noticed: dict[Uid, PodRecord] = {}
         """Pods that carry a notice, as observed."""
@@ -156,7 +165,8 @@ class EvictionNotices:
 
     def due(self) -> Millis | None:
         """Return the next time at which `due_actions` has work without a new event."""
-        times = [r.ends_at for r in self._reclaims.values() if r.ends_at > self._now]
+        ends = [r.ends_at for r in self._reclaims.values()]
+        times = [at for end in ends for at in (end, Millis(end + UNFIT_MS)) if at > self._now]
         times += [at for r in self._reclaims.values() for at in r.repeat_at.values()]
         return min(times, default=None)
 
@@ -207,7 +217,7 @@ class EvictionNotices:
         uid = tracked.pod.uid
         self._withdrawn.pop(uid, None)
         waiting.repeat_at[uid] = Millis(self._now + REPEAT_MS)
-        waiting.tries[uid] = waiting.tries.get(uid, 0) + 1
+        waiting.given.setdefault(uid, []).append(waiting.ends_at)
         why = tracked.eviction_reason
         seconds = max(0, waiting.ends_at - self._now) // SECOND_MS
         text = f"will be evicted in {seconds} s: {why}; save your work, and end the pod earlier"
@@ -221,33 +231,48 @@ class EvictionNotices:
     def _is_due(self, waiting: _NoticedReclaim) -> bool:
         """Return whether every remaining notice is over. Give notices again that got lost."""
         wanting = [t for t in self._remaining_pods(waiting.victims) if self._notice_length(t)]
-        for tracked in wanting:
-            if self._had_valid_notice(tracked, waiting.started_at):
-                waiting.repeat_at.pop(tracked.pod.uid, None)
-        unheard = [t for t in wanting if t.pod.uid in waiting.repeat_at]
-        waiting.repeat_at = {t.pod.uid: waiting.repeat_at[t.pod.uid] for t in unheard}
+        unheard = [t for t in wanting if self._misses_notice(waiting, t)]
+        next_try = Millis(self._now + REPEAT_MS)
+        waiting.repeat_at = {t.pod.uid: waiting.repeat_at.get(t.pod.uid, next_try) for t in unheard}
         for tracked in unheard:
             if waiting.repeat_at[tracked.pod.uid] > self._now:
                 continue
-            if waiting.tries[tracked.pod.uid] >= MOST_TRIES:
+            if len(waiting.given[tracked.pod.uid]) >= MOST_TRIES:
                 del waiting.repeat_at[tracked.pod.uid]
             else:
                 waiting.ends_at = max(waiting.ends_at, self._notice_end(tracked))
                 self._give_notice(waiting, tracked)
         return not wanting or (not waiting.repeat_at and waiting.ends_at <= self._now)
 
+    def _misses_notice(self, waiting: _NoticedReclaim, tracked: PodRecord) -> bool:
+        """Return whether a pod carries none of the notices that this reclaim gave it.
+
+        The notice of an earlier reclaim may be withdrawn at this moment. After `MOST_TRIES` none is
+        expected any more.
+        """
+        uid, given = tracked.pod.uid, waiting.given.get(tracked.pod.uid, ())
+        if not given or (len(given) >= MOST_TRIES and uid not in waiting.repeat_at):
+            return False
+        return tracked.pod.reclaim_terms.notice_ends_at not in given
+
     def _recheck_reclaim(
         self, pool: PoolName, waiting: _NoticedReclaim, reservation: Reservation
     ) -> None:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it.
 
-        If it is no longer possible for every workload, it goes on for fewer. If the capacity does
-        not suffice for one, for example because a node is not ready, it waits.
+        If it is no longer possible for every workload, or others are next in the fair order by now,
+        it goes on for fewer. If the capacity does not suffice for one, for example because a node
+        is not ready, or if the scheduler binds no pods, it waits for a while.
         """
         reservation = self._reservations.update_workloads(reservation, self._registry.find_workload)
         workload = self._registry.find_workload(reservation.owner.uid)
         there = [v for v in map(self._present_victim, waiting.victims) if v is not None]
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
+            return
+        is_over = self._now >= waiting.ends_at + UNFIT_MS
+        if self._registry.binding.stalled_since(pool) is not None:
+            if is_over:
+                self._give_up(pool)
             return
         leaf, shape, owner = workload.leaf, workload.equivalence_class, reservation.owner
         checks: dict[int, ReclaimCheck] = {}
@@ -259,7 +284,9 @@ class EvictionNotices:
             checks[number] = found
             return found.is_permitted and found.fits
 
-        number = most_permitted(len(reservation.workloads), succeeds_for)
+        behind = len(reservation.workloads) - 1
+        most = 1 + self._followers.count_next(leaf, shape, pool, behind)
+        number = most_permitted(most, succeeds_for)
         if number:
             if number < len(reservation.workloads):
                 kept = reservation.workloads[:number]
@@ -267,9 +294,12 @@ class EvictionNotices:
             del self._reclaims[pool]
             beneficiary = workload.pods_to_release[0].ref
             self._evict_needed(waiting, reservation, checks[number], beneficiary)
-        elif not checks[1].is_permitted:
-            del self._reservations.exclusive[pool]
-            self._withdraw_reclaim(pool)
+        elif is_over or not checks[1].is_permitted:
+            self._give_up(pool)
+
+    def _give_up(self, pool: PoolName) -> None:
+        del self._reservations.exclusive[pool]
+        self._withdraw_reclaim(pool)
 
     def _evict_needed(
         self,
@@ -305,10 +335,14 @@ class EvictionNotices:
                 )
 
     def _withdraw_reclaim(self, pool: PoolName) -> None:
-        """Withdraw a reclaim. Its victims stay."""
-        for tracked in self._remaining_pods(self._reclaims.pop(pool).victims):
+        """Withdraw a reclaim. Its victims stay. A notice is removed even if it arrives later."""
+        waiting = self._reclaims.pop(pool)
+        for tracked in self._remaining_pods(waiting.victims):
+            uid = tracked.pod.uid
             tracked.eviction_reason = ""
-            self.withdraw_notice(tracked.pod.uid)
+            self.withdraw_notice(uid)
+            if uid in waiting.given and uid not in self._noticed:
+                self._withdrawn[uid] = self._now
 
     def _clear_void_notices(self) -> None:
         for uid, tracked in self._noticed.items():

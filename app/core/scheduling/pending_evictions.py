@@ -16,6 +16,7 @@ from app.core.scheduling.blocked_evictions import EXCLUDED_MS, OVERRIDE_DELAY_MS
 from app.core.scheduling.eviction_notices import EvictionNotices
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reclaim_cooldown import ReclaimCooldowns, ReclaimRecord
+from app.core.scheduling.reclaim_followers import ReclaimFollowers
 from app.core.scheduling.reservation import Reservations
 
 STUCK_MS = 600_000
@@ -23,7 +24,10 @@ STUCK_MS = 600_000
 
 
 class PendingEvictions:
-    """Pods to evict. `_requested`: unanswered requests. `_accepted`: accepted evictions."""
+    """Pods to evict. `_requested`: unanswered requests. `_accepted`: accepted evictions.
+
+    `_cancelled`: pods with a cancelled request that may still be carried out.
+    """
 
     def __init__(
         self,
@@ -31,15 +35,18 @@ class PendingEvictions:
         reservations: Reservations,
         reclaimer: Reclaimer,
         cooldowns: ReclaimCooldowns,
+        followers: ReclaimFollowers,
     ) -> None:
         self._registry = registry
+        self._followers = followers
         self._reservations = reservations
         self._reclaimer = reclaimer
         self._cooldowns = cooldowns
         self.blocked = BlockedEvictions(registry)
-        self.notices = EvictionNotices(registry, reservations, reclaimer)
+        self.notices = EvictionNotices(registry, reservations, reclaimer, followers)
         self._requested: dict[Uid, EvictForReclaim | EvictPod] = {}
         self._accepted: set[Uid] = set()
+        self._cancelled: set[Uid] = set()
         self._committed: set[Uid] = set()
         """Pods whose eviction is not cancelled, because another victim of the reclaim has already
         been evicted. A reclaim may only be carried out as a whole."""
@@ -57,6 +64,7 @@ class PendingEvictions:
                     continue
                 self._requested[uid] = effect
                 self._committed.discard(uid)
+                self._cancelled.discard(uid)
                 if isinstance(effect, EvictPod) and uid in self._registry.pods:
                     self._registry.pods[uid].eviction_reason = effect.why
             kept.append(effect)
@@ -70,9 +78,12 @@ class PendingEvictions:
                 self._cancel(uid)
 
     def is_still_needed(self, uid: Uid) -> bool:
-        """Return whether a pod must still be evicted. Call it right before the eviction."""
+        """Return whether a pod must still be evicted. Call it right before the eviction.
+
+        A pod with a cancelled request may have the notice of another reclaim meanwhile.
+        """
         known = self._registry.pods.get(uid)
-        return known is not None and bool(known.eviction_reason)
+        return known is not None and bool(known.eviction_reason) and uid not in self._cancelled
 
     def is_accepted(self, uid: Uid) -> bool:
         """Return whether the eviction of a pod was accepted."""
@@ -81,6 +92,7 @@ class PendingEvictions:
     def record_accepted(self, uid: Uid) -> list[Effect]:
         """Process an accepted eviction. Return the event for the owner of the pod."""
         order, known = self._requested.pop(uid, None), self._registry.pods.get(uid)
+        self._cancelled.discard(uid)
         if known is not None:
             self._accepted.add(uid)
         if order is None or known is None:
@@ -95,23 +107,24 @@ class PendingEvictions:
         """Process a refused eviction: all victims of the reclaim stay. Its beneficiary waits."""
         order, known = self._requested.pop(uid, None), self._registry.pods.get(uid)
         self._accepted.discard(uid)
+        self._cancelled.discard(uid)
         if known is None:
             return []
         known.eviction_reason = ""
         self.notices.withdraw_notice(uid)
+        excluded_until = Millis(self._registry.usage.now + EXCLUDED_MS)
         reservation = self._reservations.reservation_of_victim(uid)
         if reservation is not None:
             del self._reservations.exclusive[reservation.pool]
-            self._reclaimer.single_until[reservation.pool] = Millis(
-                self._registry.usage.now + EXCLUDED_MS
-            )
-        if isinstance(order, EvictPod):
-            return []  # its requester repeats the request soon
+            self._followers.single_until[reservation.pool] = excluded_until
+        if isinstance(order, EvictPod):  # its requester repeats the request soon
+            self._reclaimer.exclude_until(uid, excluded_until)
+            return []
         for other in self._same_reclaim(order) if order is not None else ():
             self._committed.discard(other)
             self._cancel(other)
         if order is None:
-            self._reclaimer.exclude_until(uid, Millis(self._registry.usage.now + EXCLUDED_MS))
+            self._reclaimer.exclude_until(uid, excluded_until)
             return []
         self._reclaimer.exclude_until(uid, self.blocked.record_refused(order, known))
         if not self.blocked.record_first_report(order):
@@ -130,6 +143,7 @@ class PendingEvictions:
         uid = tracked.pod.uid
         order = self._requested.pop(uid, None)
         self._accepted.discard(uid)
+        self._cancelled.discard(uid)
         self._committed.discard(uid)
         reservation = self._reservations.reservation_of_victim(uid)
         if reservation is not None:
@@ -169,6 +183,7 @@ class PendingEvictions:
         """End a leader term: the outcome of pending requests is unknown."""
         self._requested.clear()
         self._accepted.clear()
+        self._cancelled.clear()
         self._committed.clear()
         self.blocked.end_term()
         self.notices.end_term()
@@ -200,6 +215,7 @@ class PendingEvictions:
         """Cancel an eviction. The request stays stored, because it may be carried out already."""
         known = self._registry.pods.get(uid)
         if known is not None:
+            self._cancelled.add(uid)
             known.eviction_reason = ""
             self.notices.withdraw_notice(uid)
 

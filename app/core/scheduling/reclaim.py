@@ -50,8 +50,7 @@ class Reclaimer:
     """Searches victims: see `find_victims`. `retry_at` is when a rejected victim may become
     eligible. `steps` counts the work of the searches, in units of about 10 µs of CPU time.
 
-    `single_until` is when a reclaim of a pool may have followers again, because an
-    eviction was refused. `on_cooldown` contains the reclaims on cooldown, each with the protected
+    `on_cooldown` contains the reclaims on cooldown, each with the protected
     tenant and the end of the cooldown. The caller empties it before a new workload.
     """
 
@@ -61,7 +60,6 @@ class Reclaimer:
         self.retry_at: Millis | None = None
         self.steps = 0
         self.on_cooldown: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
-        self.single_until: dict[PoolName, Millis] = {}
         self._cooldowns = cooldowns
         self._terminating: dict[Uid, tuple[PodRecord, Millis]] = {}
         self._registry = registry
@@ -69,13 +67,16 @@ class Reclaimer:
         self._excluded_until: dict[str, Millis] = {}
 
     def exclude_until(self, uid: str, until: Millis) -> None:
-        """Exclude a pod from reclaims until this time, because its eviction was refused."""
+        """Exclude a pod from reclaims until this time, because its eviction was refused.
+
+        Afterwards it is a victim only if no other pod of its tenant can be one. A notice may last
+        longer than the exclusion, so the same pod would be chosen again and again.
+        """
         self._excluded_until[uid] = until
 
     def apply_policy_change(self) -> None:
         """Clear these exclusions, because the Policy changed."""
         self._excluded_until.clear()
-        self.single_until.clear()
 
     def record_terminating(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""
@@ -139,6 +140,9 @@ class Reclaimer:
             for victim in victims:
                 self._take(case, victim)
             fits, is_permitted = self._fits(case), self._are_victims_permitted(case)
+            if fits and not is_permitted:  # other pods of the losing tenant have ended meanwhile
+                self._spare_unneeded(case, must_stay_permitted=False)
+                is_permitted = self._are_victims_permitted(case)
             if fits and is_permitted:
                 self._spare_unneeded(case)
             needed, compared = self._final_victims(case)
@@ -336,8 +340,8 @@ class Reclaimer:
             return False
         return self._registry.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
 
-    def _spare_unneeded(self, case: _ReclaimContext) -> None:
-        """Spare victims that turned out to be unneeded, the last taken first.
+    def _spare_unneeded(self, case: _ReclaimContext, must_stay_permitted: bool = True) -> None:
+        """Spare victims without which the workload fits, the last taken first.
 
         The others keep their order, in which they are checked again after a notice.
         """
@@ -345,7 +349,10 @@ class Reclaimer:
             if victim.is_extra_pod and self._loses_minimum(case, victim):
                 continue
             self._untake(case, victim)
-            if not (self._fits(case) and self._are_victims_permitted(case, victim)):
+            is_unneeded = self._fits(case) and (
+                not must_stay_permitted or self._are_victims_permitted(case, victim)
+            )
+            if not is_unneeded:
                 self._take(case, victim, index)
 
     def _loses_minimum(self, case: _ReclaimContext, victim: Victim) -> bool:
@@ -428,7 +435,17 @@ class Reclaimer:
             ReclaimCause.GUARANTEE if self._is_within_guarantee(case, mine) else ReclaimCause.FAIR
         )
         found = [v for leaf in users_below(rival) for v in self._victims_of_user(case, leaf, cause)]
-        return sorted(found, key=Victim.eviction_order)
+        return sorted(found, key=self._eviction_order)
+
+    def _eviction_order(self, victim: Victim) -> tuple[bool, tuple[object, ...]]:
+        """Return the sort key among the victims of a tenant: those with a refusal come last.
+
+        A budget that the Policy overrides does not protect a pod at the cost of others.
+        """
+        was_refused = not self._registry.usage.policy.overrides_budgets and any(
+            t.pod.uid in self._excluded_until for t in victim.pods
+        )
+        return was_refused, victim.eviction_order()
 
     def _victims_of_user(
         self, case: _ReclaimContext, leaf: UserNode, cause: ReclaimCause
@@ -451,7 +468,7 @@ class Reclaimer:
                 gangs[tracked.gang.key] = tracked.gang
         for gang in gangs.values():
             found += self._victims_of_gang(gang, leaf, cause)
-        return sorted(filter(self._is_evictable, found), key=Victim.eviction_order)
+        return sorted(filter(self._is_evictable, found), key=self._eviction_order)
 
     def _victims_of_gang(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Iterator[Victim]:
         """Yield the further pods of a gang, and the whole gang if that is more than these."""

@@ -15,7 +15,7 @@ from app.core.fairshare.sort_key import GUARANTEED, Rank
 from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import PoolName
+from app.core.model import Millis, PoolName
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.failed_searches import MAX_STEPS_PER_CYCLE
 from app.core.scheduling.reclaim import Reclaimer
@@ -36,12 +36,14 @@ class ReclaimFollowers:
     """Extends the plan of a reclaim to followers.
 
     `follows_binding_rate`: the pods of the user that have a node limit their number. A simulation
-    has no scheduler, and no such limit.
+    has no scheduler, and no such limit. `single_until` is when a reclaim of a pool may have
+    followers again, because an eviction was refused.
     """
 
     def __init__(
         self, registry: PodRegistry, reclaimer: Reclaimer, *, follows_binding_rate: bool
     ) -> None:
+        self.single_until: dict[PoolName, Millis] = {}
         self._follows_binding_rate = follows_binding_rate
         self._registry = registry
         self._reclaimer = reclaimer
@@ -83,16 +85,21 @@ class ReclaimFollowers:
         if (
             shape.distance_rules
             or sum(count for _, count in shape.request_counts) != 1
-            or registry.usage.now < self._reclaimer.single_until.get(pool, 0)
+            or registry.usage.now < self.single_until.get(pool, 0)
         ):
             return []
         behind = leaf.queue.next_of_class(queue_key, shape, self._most_followers(leaf, pool))
         found = list(takewhile(self._may_follow, behind))
-        following = most_permitted(
-            len(found), lambda number: self._is_next_after(leaf, shape, pool, number)
-        )
-        registry.usage.tree.update_order()
-        return found[:following]
+        return found[: self.count_next(leaf, shape, pool, len(found))]
+
+    def count_next(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName, most: int) -> int:
+        """Return how many more workloads of a class, up to `most`, the fair order starts next.
+
+        They come after a first one of the same user.
+        """
+        found = most_permitted(most, lambda number: self._is_next_after(leaf, shape, pool, number))
+        self._registry.usage.tree.update_order()
+        return found
 
     def _most_followers(self, leaf: UserNode, pool: PoolName) -> int:
         if not self._follows_binding_rate:
@@ -104,10 +111,15 @@ class ReclaimFollowers:
         return min(MAX_FOLLOWERS, FOLLOWERS_PER_BOUND_POD * bound)
 
     def _may_follow(self, queue_key: QueueKey) -> bool:
-        """Return whether a workload waits, and its release was not refused before."""
+        """Return whether a workload waits, was not refused, and existing pods exclude it nowhere.
+
+        Only heads of queues are compared with the anti-affinity of existing pods in each cycle.
+        """
         workload = self._registry.find_workload(queue_key.uid)
-        return workload is not None and not any(
-            tracked.release_refusals for tracked in workload.pods_to_release
+        return (
+            workload is not None
+            and not any(tracked.release_refusals for tracked in workload.pods_to_release)
+            and self._registry.are_exclusions_current(workload)
         )
 
     def _is_next_after(

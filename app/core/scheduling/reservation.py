@@ -216,7 +216,9 @@ class Reservations:
         if len(kept) < len(reservation.workloads):
             reservation = self.reduce_to(reservation, kept) or reservation
         if kind is not None:
-            reservation.leaf, reservation.equivalence_class = kind
+            reservation.leaf = kind[0]
+            if not reservation.completes_gang:  # `reserve_for_gang` plans a changed rest again
+                reservation.equivalence_class = kind[1]
         return reservation
 
     def reset_for_new_tree(self) -> None:

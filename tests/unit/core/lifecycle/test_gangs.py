@@ -147,6 +147,18 @@ def test_remaining_pods_that_do_not_fit_get_a_reservation_and_a_reason() -> None
     assert term.hear(ev.PodGone(Millis(2000), other.uid)) == ["g2", "g3"]
 
 
+def test_reservation_grows_with_the_remaining_pods() -> None:
+    rest = [member(number, 5, f"0@{EPOCH}") for number in (2, 3, 4)]
+    started = [running(member(number, 5), f"7.{number + 1}") for number in range(2)]
+    others = [running(held_pod(f"b{number}", "b"), f"7.{number + 9}") for number in range(3)]
+    urgent = [held_pod(f"u{number}", "b", priority=1000) for number in range(3)]
+    term = Term(*started, rest[0], *others, *urgent, gpus=5)
+    term.hear(*(ev.PodObserved(Millis(1000), pod) for pod in rest[1:]))
+    for pod in others:
+        term.hear(ev.PodGone(Millis(2000), pod.uid))
+    assert term.names() == [pod.name for pod in rest]
+
+
 def test_remaining_pods_that_can_never_fit_block_no_other_pod() -> None:
     term = Term(*half(4, 2), held_pod("u", "b"), gpus=3)
     assert term.names() == ["u"]

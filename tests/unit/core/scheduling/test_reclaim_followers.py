@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.core import events as ev
@@ -20,7 +21,10 @@ from app.core.model import (
     TenantName,
     UserName,
 )
+from app.core.placement.scheduler_hints import HOSTNAME
 from app.core.quantities import PODS
+from app.k8s_types import objects
+from app.kube.convert_constraints import read_anti_affinity
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster
 
@@ -286,3 +290,19 @@ def test_changed_follower_leaves_the_capacity_to_those_behind_it(town: EvictionC
     town.hear(ev.PodObserved(town.at, replace(waiting[1], max_runtime=Millis(10**9))))
     [reservation] = town.engine._cycle.reservations.exclusive.values()
     assert [each.uid for each in reservation.workloads] == ["a/a0", "a/a2"]
+
+
+def test_pods_that_existing_pods_keep_off_are_no_followers() -> None:
+    """Only heads are compared with the anti-affinity of existing pods in each cycle."""
+    town = EvictionCluster()
+    node = Node(NODE, {HOSTNAME: "n"}, {GPU: 9, PODS: 110}, True)
+    town.hear(ev.NodeObserved(town.at, node))
+    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "x"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    spec = msgspec.convert({"affinity": {"podAntiAffinity": required}}, objects.PodSpec)
+    town.run("a-run", anti_affinity_terms=read_anti_affinity(spec, "a", {}))
+    borrow(town)
+    plain, *kept_off = [held_pod(f"a{each}", "a", 1, since=town.now + each) for each in range(3)]
+    kept_off = [replace(pod, labels={"app": "x"}) for pod in kept_off]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in (plain, *kept_off)))
+    assert len(town.evicted()) == 1

@@ -1,0 +1,246 @@
+"""What happens while a reclaim waits for its notice: pods, notices and the scheduler change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.effects import EvictForReclaim, EvictPod
+from app.core.lifecycle.binding_progress import BindingProgress
+from app.core.lifecycle.stale_pods import StaleReason
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    PoolName,
+    Quota,
+    ReclaimTerms,
+    Tenant,
+    TenantName,
+    Uid,
+    UnmanagedPod,
+    UserName,
+)
+from app.core.quantities import PODS
+from app.core.scheduling.eviction_notices import REPEAT_MS, UNFIT_MS
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.eviction_cluster import GPU, POOL, EvictionCluster
+
+NOTICE = 120_000
+TERMS = ReclaimTerms(notice=Millis(NOTICE))
+EMPTY = NodeName("empty")
+
+
+@pytest.fixture
+def town() -> EvictionCluster:
+    """Tenant a has a guarantee of 4 and runs one pod."""
+    town = EvictionCluster()
+    town.run("a-run")
+    return town
+
+
+def borrow(town: EvictionCluster, terms: ReclaimTerms = TERMS) -> dict[str, Pod]:
+    """Let b use the other 8 devices, with notices."""
+    pods = town.run(*(f"b{number}" for number in range(8)), reclaim_terms=terms)
+    town.lead()
+    return {pod.name: pod for pod in pods}
+
+
+def submit(town: EvictionCluster, *names: str, user: str | None = None) -> list[Pod]:
+    pods = [held_pod(name, name[0], 1, since=town.now + at) for at, name in enumerate(names)]
+    if user is not None:
+        pods = [replace(pod, user=UserName(user)) for pod in pods]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in pods))
+    return pods
+
+
+def guarantee(town: EvictionCluster, name: str, gpus: int) -> None:
+    quotas = {POOL: Quota({GPU: gpus})}
+    tenant = Tenant(TenantName(name), Millis(0), namespaces=(name,), quotas=quotas)
+    town.hear(ev.TenantObserved(town.at, tenant))
+
+
+def answer(town: EvictionCluster, pods: dict[str, Pod], refused: Iterable[str]) -> list[str]:
+    """Answer the ordered evictions one by one, as the executor does. Return the evicted pods."""
+    orders = [order.ref for order in town.take(EvictForReclaim)]
+    for ref in orders:
+        if ref.name in refused:
+            town.hear(ev.EvictionRefused(town.at, ref.uid))
+            return []
+    for ref in orders:
+        town.accept(pods[ref.name])
+        town.end(pods[ref.name])
+    return [ref.name for ref in orders]
+
+
+def test_pods_that_may_not_be_evicted_do_not_hold_up_a_guarantee(town: EvictionCluster) -> None:
+    """A notice may last longer than the time for which a refused pod is excluded."""
+    pods = borrow(town)
+    submit(town, "a0", "a1", "a2")
+    evicted: list[str] = []
+    for _ in range(40):
+        town.write_notices(pods)
+        town.wait(NOTICE // 8)
+        evicted += answer(town, pods, refused=("b6", "b7"))
+    assert len(evicted) == 3
+    assert {"b6", "b7"}.isdisjoint(evicted)
+
+
+def test_a_refused_eviction_for_idleness_lets_a_reclaim_choose_another_pod() -> None:
+    town = EvictionCluster()
+    town.rule(max_reclaim_notice=Millis(5 * NOTICE))
+    terms = ReclaimTerms(notice=Millis(5 * NOTICE))
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=terms)}
+    town.lead()
+    submit(town, "a0")
+    assert town.write_notices(pods) == ["b8"]
+    evicted: list[str] = []
+    for _ in range(120):
+        town.hear(ev.StalePodFound(town.at, pods["b8"].uid, StaleReason.IDLE, "idle"))
+        for order in town.take(EvictPod):
+            town.hear(ev.EvictionRefused(town.at, order.ref.uid))
+        town.write_notices(pods)
+        town.wait(10_000)
+        evicted += town.evicted()
+    assert evicted == ["b7"]
+
+
+def test_an_ended_pod_of_the_loser_costs_only_the_evictions_it_makes_unneeded(
+    town: EvictionCluster,
+) -> None:
+    pods = borrow(town)
+    guarantee(town, "b", 5)
+    submit(town, "a0", "a1", "a2")
+    noticed = town.write_notices(pods)
+    assert len(noticed) == 3
+    other = next(name for name in pods if name not in noticed)
+    town.end(pods[other])
+    assert town.released() == ["a0"]
+
+    town.wait(NOTICE)
+
+    evicted = town.evicted()
+    assert len(evicted) == 2
+    assert set(evicted) < set(noticed)
+
+
+def test_a_notice_that_was_withdrawn_and_given_again_is_repeated_until_the_pod_has_it() -> None:
+    town = EvictionCluster()
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    [first] = submit(town, "a-one")
+    assert town.write_notices(pods) == ["b8"]
+    submit(town, "a-two", user="bob")
+    town.wait(NOTICE // 4)
+    town.hear(ev.PodGone(town.at, first.uid))
+    town.wait(1)  # a cycle before the withdrawal is observed
+    assert town.write_notices(pods) == ["-b8"]  # the new notice is dropped by the executor
+
+    town.wait(REPEAT_MS)
+    assert town.write_notices(pods) == ["b8"]
+    given = pods["b8"].reclaim_terms.notice_ends_at
+    assert given is not None
+    assert given >= town.now + NOTICE
+    town.wait(given - 1 - town.now)
+    assert town.evicted() == []
+    town.wait(1)
+    assert town.evicted() == ["b8"]
+
+
+def test_a_notice_that_arrives_after_its_reclaim_ended_is_removed_at_once() -> None:
+    town = EvictionCluster()
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    [waiting] = submit(town, "a-one")
+    ordered = list(town.effects)
+    town.hear(ev.PodGone(town.at, waiting.uid))
+    town.effects = ordered
+    assert town.write_notices(pods) == ["b8"]  # observed only after the end of the reclaim
+    town.wait(1)
+    assert town.write_notices(pods) == ["-b8"]
+
+
+def with_an_empty_node(town: EvictionCluster) -> None:
+    """Add a node whose only device a pod that is not managed uses."""
+    node = Node(EMPTY, {"disk": "fast"}, {GPU: 1, PODS: 110}, True)
+    used = UnmanagedPod(Uid("unmanaged"), EMPTY, {GPU: 1})
+    town.hear(ev.NodeObserved(town.at, node), ev.UnmanagedPodObserved(town.at, used))
+
+
+def test_a_changed_pod_does_not_keep_the_reclaim_of_its_pool_from_others(
+    town: EvictionCluster,
+) -> None:
+    with_an_empty_node(town)
+    guarantee(town, "d", 3)
+    pods = borrow(town)
+    [first] = submit(town, "a0")
+    submit(town, "d0")
+    assert len(town.write_notices(pods)) == 1
+    town.hear(ev.PodObserved(town.at, replace(first, selector={"disk": "fast"})))
+
+    town.wait(NOTICE)
+    assert town.evicted() == []
+    town.wait(UNFIT_MS)
+    town.write_notices(pods)
+    town.wait(REPEAT_MS)
+    town.write_notices(pods)
+    town.wait(NOTICE)
+    [victim] = answer(town, pods, refused=())
+    assert victim in pods
+    assert town.released() == ["d0"]
+
+
+def test_no_pod_is_evicted_while_the_scheduler_binds_no_pods(
+    town: EvictionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = borrow(town)
+    submit(town, "a0", "a1")
+    assert len(town.write_notices(pods)) == 2
+    since = town.at
+
+    def stalled_since(_: BindingProgress, pool: PoolName) -> Millis:
+        return since
+
+    monkeypatch.setattr(BindingProgress, "stalled_since", stalled_since)
+    town.wait(NOTICE)
+    assert town.evicted() == []
+    town.wait(UNFIT_MS)
+    assert town.evicted() == []
+    assert sorted(town.write_notices(pods)) == ["-b6", "-b7"]
+
+
+def test_a_user_who_arrives_during_the_notice_has_its_turn(town: EvictionCluster) -> None:
+    pods = borrow(town)
+    ann = submit(town, "a-ann0", "a-ann1", "a-ann2")
+    assert len(town.write_notices(pods)) == 3
+    bob = submit(town, "a-bob0", "a-bob1", user="bob")
+    pods |= {pod.name: pod for pod in (*ann, *bob)}
+    town.wait(NOTICE)
+    assert len(answer(town, pods, refused=())) == 1
+    assert town.released() == ["a-ann0"]
+
+
+def test_an_eviction_that_was_cancelled_does_not_end_a_later_notice() -> None:
+    town = EvictionCluster()
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    [waiting] = submit(town, "a0")
+    town.write_notices(pods)
+    town.wait(NOTICE)
+    assert town.evicted() == ["b8"]  # the order waits in the executor
+    uid = pods["b8"].uid
+    assert town.engine.is_eviction_needed(uid)
+
+    town.hear(ev.PodGone(town.at, waiting.uid))
+    assert town.write_notices(pods) == ["-b8"]
+    submit(town, "a1")
+    assert town.write_notices(pods) == ["b8"]
+
+    assert not town.engine.is_eviction_needed(uid)
+    town.wait(NOTICE)
+    assert town.evicted() == ["b8"]
+    assert town.engine.is_eviction_needed(uid)
