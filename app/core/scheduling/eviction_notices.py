@@ -261,18 +261,13 @@ class EvictionNotices:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it.
 
         If it is no longer possible for every workload, or others are next in the fair order by now,
-        it goes on for fewer. If the capacity does not suffice for one, for example because a node
-        is not ready, or if the scheduler binds no pods, it waits for a while.
+        it goes on for fewer; for one if the scheduler binds no pods. If the capacity does not
+        suffice for one, for example because a node is not ready, it waits for a while.
         """
         reservation = self._reservations.update_workloads(reservation, self._registry.find_workload)
         workload = self._registry.find_workload(reservation.owner.uid)
         there = [v for v in map(self._present_victim, waiting.victims) if v is not None]
         if workload is None or workload.leaf is None or workload.equivalence_class is None:
-            return
-        is_over = self._now >= waiting.ends_at + UNFIT_MS
-        if self._registry.binding.stalled_since(pool) is not None:
-            if is_over:
-                self._give_up(pool)
             return
         leaf, shape, owner = workload.leaf, workload.equivalence_class, reservation.owner
         checks: dict[int, ReclaimCheck] = {}
@@ -284,7 +279,8 @@ class EvictionNotices:
             checks[number] = found
             return found.is_permitted and found.fits
 
-        behind = len(reservation.workloads) - 1
+        is_stalled = self._registry.binding.stalled_since(pool) is not None
+        behind = 0 if is_stalled else len(reservation.workloads) - 1
         most = 1 + self._followers.count_next(leaf, shape, pool, behind)
         number = most_permitted(most, succeeds_for)
         if number:
@@ -294,7 +290,7 @@ class EvictionNotices:
             del self._reclaims[pool]
             beneficiary = workload.pods_to_release[0].ref
             self._evict_needed(waiting, reservation, checks[number], beneficiary)
-        elif is_over or not checks[1].is_permitted:
+        elif not checks[1].is_permitted or self._now >= waiting.ends_at + UNFIT_MS:
             self._give_up(pool)
 
     def _give_up(self, pool: PoolName) -> None:

@@ -65,17 +65,23 @@ class PendingEvictions:
                 self._requested[uid] = effect
                 self._committed.discard(uid)
                 self._cancelled.discard(uid)
-                if isinstance(effect, EvictPod) and uid in self._registry.pods:
-                    self._registry.pods[uid].eviction_reason = effect.why
+                if isinstance(effect, EvictPod) and (known := self._registry.pods.get(uid)):
+                    known.eviction_reason = known.eviction_reason or effect.why
             kept.append(effect)
         return kept
 
     def cancel(self, uids: Iterable[Uid], cause: str) -> None:
-        """Cancel the `EvictPod` requests with this cause. Some pods may already be gone."""
+        """Cancel the `EvictPod` requests with this cause. Some pods may already be gone.
+
+        A reclaim may need the same pod after its notice.
+        """
         for uid in uids:
             order = self._requested.get(uid)
             if isinstance(order, EvictPod) and order.cause == cause:
-                self._cancel(uid)
+                if self._reservations.reservation_of_victim(uid) is None:
+                    self._cancel(uid)
+                else:
+                    self._cancelled.add(uid)
 
     def is_still_needed(self, uid: Uid) -> bool:
         """Return whether a pod must still be evicted. Call it right before the eviction.

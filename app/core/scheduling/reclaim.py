@@ -69,8 +69,8 @@ class Reclaimer:
     def exclude_until(self, uid: str, until: Millis) -> None:
         """Exclude a pod from reclaims until this time, because its eviction was refused.
 
-        Afterwards it is a victim only if no other pod of its tenant can be one. A notice may last
-        longer than the exclusion, so the same pod would be chosen again and again.
+        Afterwards it is a victim only if no other pod can be one. A notice may last longer than the
+        exclusion, so the same pod would be chosen again and again.
         """
         self._excluded_until[uid] = until
 
@@ -212,6 +212,8 @@ class Reclaimer:
     ) -> Victim | None:
         """Return the next victim: the first one of the tenant with the highest score.
 
+        Pods whose eviction was refused before come after those of all tenants.
+
         A victim that is not permitted now is never permitted in this search: tenants only lose
         usage.
         """
@@ -223,15 +225,17 @@ class Reclaimer:
             if self._may_reclaim_from(case, mine, rival)
         ]
         fronts.sort(key=lambda f: (not f[0], -f[1], f[3].depth, str(f[3].name)))
-        for _, _, mine, rival in fronts:
+        for _, _, _, rival in fronts:
             if rival not in lines:
                 lines[rival] = self._victims_of_tenant(case, rival)[::-1]
-            line = lines[rival]
-            while line:
-                victim = self._without_taken(case, line.pop())
-                taken = not victim.pods or victim in case.victims
-                if not taken and self._may_take(case, mine, rival, victim):
-                    return victim
+        for may_be_refused in (False, True):
+            for _, _, mine, rival in fronts:
+                line = lines[rival]
+                while line and (may_be_refused or not self._was_refused(line[-1])):
+                    victim = self._without_taken(case, line.pop())
+                    taken = not victim.pods or victim in case.victims
+                    if not taken and self._may_take(case, mine, rival, victim):
+                        return victim
         return None
 
     def _may_take(
@@ -438,14 +442,18 @@ class Reclaimer:
         return sorted(found, key=self._eviction_order)
 
     def _eviction_order(self, victim: Victim) -> tuple[bool, tuple[object, ...]]:
-        """Return the sort key among the victims of a tenant: those with a refusal come last.
+        """Return the sort key among the victims of a tenant."""
+        return self._was_refused(victim), victim.eviction_order()
+
+    def _was_refused(self, victim: Victim) -> bool:
+        """Return whether an eviction was refused before, and may be refused again.
 
         A budget that the Policy overrides does not protect a pod at the cost of others.
         """
-        was_refused = not self._registry.usage.policy.overrides_budgets and any(
-            t.pod.uid in self._excluded_until for t in victim.pods
+        is_overridden = (
+            victim.cause is ReclaimCause.GUARANTEE and self._registry.usage.policy.overrides_budgets
         )
-        return was_refused, victim.eviction_order()
+        return not is_overridden and any(t.pod.uid in self._excluded_until for t in victim.pods)
 
     def _victims_of_user(
         self, case: _ReclaimContext, leaf: UserNode, cause: ReclaimCause

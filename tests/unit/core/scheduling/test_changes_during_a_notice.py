@@ -25,6 +25,7 @@ from app.core.model import (
     UnmanagedPod,
     UserName,
 )
+from app.core.policy import DisruptionBudgets, Reclaim
 from app.core.quantities import PODS
 from app.core.scheduling.eviction_notices import REPEAT_MS, UNFIT_MS
 from app.sim.cluster.virtual_cluster import held_pod
@@ -107,6 +108,62 @@ def test_a_refused_eviction_for_idleness_lets_a_reclaim_choose_another_pod() -> 
         town.wait(10_000)
         evicted += town.evicted()
     assert evicted == ["b7"]
+
+
+def test_budgets_of_one_tenant_do_not_keep_a_guarantee_from_pods_of_another() -> None:
+    town = EvictionCluster()
+    guarantee(town, "b", 0)
+    town.run("a-run")
+    borrowed = town.run(*(f"b{number}" for number in range(5)), reclaim_terms=TERMS)
+    pods = {pod.name: pod for pod in (*borrowed, *town.run("d0", "d1", "d2"))}
+    town.lead()
+    submit(town, "a0")
+    evicted: list[str] = []
+    for _ in range(80):
+        town.write_notices(pods)
+        town.wait(NOTICE // 8)
+        evicted += answer(town, pods, refused=[name for name in pods if name.startswith("b")])
+    assert evicted == ["d2"]
+
+
+@pytest.mark.parametrize("budgets", DisruptionBudgets)
+def test_a_budget_that_is_not_overridden_lets_other_pods_be_chosen(
+    budgets: DisruptionBudgets,
+) -> None:
+    """`Override` concerns evictions for a guarantee only."""
+    town = EvictionCluster()
+    town.rule(reclaim=Reclaim.FAIR, disruption_budgets=budgets)
+    guarantee(town, "a", 0)
+    guarantee(town, "b", 0)
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    submit(town, "a0")
+    evicted: list[str] = []
+    for _ in range(40):
+        town.write_notices(pods)
+        town.wait(NOTICE // 8)
+        evicted += answer(town, pods, refused=("b7", "b8"))
+        if evicted:
+            break
+    assert evicted == ["b6"]
+
+
+def test_a_victim_that_is_no_longer_idle_is_still_evicted_for_its_reclaim() -> None:
+    town = EvictionCluster()
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    submit(town, "a0")
+    assert town.write_notices(pods) == ["b8"]
+    uid = pods["b8"].uid
+    for _ in range(4):
+        town.hear(ev.StalePodFound(town.at, uid, StaleReason.IDLE, "idle"))
+        town.wait(20_000)
+    assert town.take(EvictPod)  # the order waits in the executor
+    town.hear(ev.StalePodCleared(town.at, uid, StaleReason.IDLE))
+    assert not town.engine.is_eviction_needed(uid)
+    town.wait(NOTICE - 80_000)
+    assert town.evicted() == ["b8"]
+    assert town.engine.is_eviction_needed(uid)
 
 
 def test_an_ended_pod_of_the_loser_costs_only_the_evictions_it_makes_unneeded(
@@ -194,7 +251,7 @@ def test_a_changed_pod_does_not_keep_the_reclaim_of_its_pool_from_others(
     assert town.released() == ["d0"]
 
 
-def test_no_pod_is_evicted_while_the_scheduler_binds_no_pods(
+def test_one_workload_gets_room_while_the_scheduler_binds_no_pods(
     town: EvictionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pods = borrow(town)
@@ -207,10 +264,8 @@ def test_no_pod_is_evicted_while_the_scheduler_binds_no_pods(
 
     monkeypatch.setattr(BindingProgress, "stalled_since", stalled_since)
     town.wait(NOTICE)
-    assert town.evicted() == []
-    town.wait(UNFIT_MS)
-    assert town.evicted() == []
-    assert sorted(town.write_notices(pods)) == ["-b6", "-b7"]
+    assert town.evicted() == ["b7"]
+    assert town.write_notices(pods) == ["-b6"]
 
 
 def test_a_user_who_arrives_during_the_notice_has_its_turn(town: EvictionCluster) -> None:
