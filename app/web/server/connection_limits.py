@@ -30,7 +30,8 @@ class Limits:
 
     `header_seconds`: time from the first byte of a request to the end of its headers; without TLS
     also from the connect to the first byte. `header_bytes`: size of the request line and headers,
-    without the read that completes them. `body_bytes`: sum of the request bodies of all
+    without the read that completes them; also what the framing and the trailers of a body may have
+    in addition to its size. `body_bytes`: sum of the request bodies of all
     connections; beyond it the connection that sends its body for longest is dropped.
     `write_seconds`: time in which a client must read a part of its answer. `pipelined`: requests of
     a connection that may wait for the answer to another. `connections`: beyond this number the
@@ -77,7 +78,8 @@ class Protocol(HttpToolsProtocol):
         self._limits = limits
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
+        self._is_receiving = False
+        self._field_bytes = 0
         self._body_bytes = 0
         self._waits_since = time.monotonic()
         self._is_dropped = False
@@ -148,11 +150,16 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        before = self._body_bytes
         super().data_received(data)
-        if self._header_timer is None:
+        if not self._is_receiving or self.transport.is_closing():
             return
-        self._header_bytes += len(data)
-        if self._header_bytes > self._limits.header_bytes and not self.transport.is_closing():
+        self._field_bytes += len(data) - max(0, self._body_bytes - before)
+        if self._field_bytes <= self._limits.header_bytes + self._body_bytes:
+            return
+        if self._header_timer is None:
+            self._drop()
+        else:
             self.transport.write(TOO_LARGE)
             self.transport.close()
 
@@ -163,7 +170,8 @@ class Protocol(HttpToolsProtocol):
             raise httptools.HttpParserError("too many requests wait for an answer")
         super().on_message_begin()
         self.scope["state"][TLS] = self.transport.get_extra_info("ssl_object")
-        self._body_bytes = 0
+        self._is_receiving = True
+        self._field_bytes = self._body_bytes = 0
         self._waits_since = time.monotonic()
         self._stop_header_timer()
         self._header_timer = self.loop.call_later(
@@ -179,6 +187,10 @@ class Protocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         if self._body_bytes > SMALL_BODY:
             self._limit_bodies()
+
+    def on_message_complete(self) -> None:
+        self._is_receiving = False
+        super().on_message_complete()
 
     def _limit_bodies(self) -> None:
         """Drop the connection that sends its body for longest if all bodies are too large."""
@@ -205,7 +217,6 @@ class Protocol(HttpToolsProtocol):
             self._write_timer = None
 
     def _stop_header_timer(self) -> None:
-        self._header_bytes = 0
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None

@@ -340,6 +340,36 @@ async def test_many_waiting_requests_of_a_connection_end_it() -> None:
             assert (await ask(other)).startswith(ANSWER)
 
 
+TRAILERS = b"GET /livez HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"
+
+
+@pytest.mark.parametrize("trailer", [b"a: b\r\n" * 100, b"a" * 600], ids=["many", "one"])
+@on_uvloop
+async def test_endless_trailers_of_a_body_end_the_connection(trailer: bytes) -> None:
+    async with serving(Limits(header_bytes=2000)) as port, connected(port) as (reader, writer):
+        writer.write(TRAILERS)
+        await reader.readuntil(b"ok\n")
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(trailer)
+                    await writer.drain()
+
+
+@on_uvloop
+async def test_a_body_in_small_chunks_is_accepted() -> None:
+    async with (
+        serving(Limits(header_bytes=2000), app=large_answers) as port,
+        connected(port) as (reader, writer),
+    ):
+        writer.write(TRAILERS.removesuffix(b"0\r\n").replace(b"GET", b"POST"))
+        for _ in range(1000):
+            writer.write(b"8\r\n12345678\r\n")
+            await writer.drain()
+        writer.write(b"0\r\nchecksum: 7\r\n\r\n")
+        assert (await reader.readline()).startswith(ANSWER)
+
+
 # --- bodies ---
 
 
