@@ -31,7 +31,7 @@ class Limits:
     `header_seconds`: time from the first byte of a request to the end of its headers; without TLS
     also from the connect to the first byte. `header_bytes`: size of the request line and headers,
     without the read that completes them; also what the framing and the trailers of a body may have
-    in addition to its size. `body_bytes`: sum of the request bodies of all
+    in addition to an eighth of its size. `body_bytes`: sum of the unfinished request bodies of all
     connections; beyond it the connection that sends its body for longest is dropped.
     `write_seconds`: time in which a client must read a part of its answer. `pipelined`: requests of
     a connection that may wait for the answer to another. `connections`: beyond this number the
@@ -54,14 +54,19 @@ class Limits:
 
 DEFAULTS = Limits()
 
+
+@dataclass(slots=True)
+class UnfinishedBodies:
+    """The bytes of the unfinished request bodies of all connections of a listener."""
+
+    size: int = 0
+
+
 TLS = "fairgate.tls"
 """Key of the request state that has the TLS object, because uvicorn does not pass it to apps."""
 
 WRITE_BUFFER = 64 * 1024
 """Unread bytes of an answer at which its sender pauses. uvloop's default with TLS is 512 KiB."""
-
-SMALL_BODY = 16 * 1024
-"""Bytes of a body that are not counted, so that most reviews cost nothing."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -73,9 +78,13 @@ TOO_LARGE = (
 class Protocol(HttpToolsProtocol):
     """uvicorn limits only the pauses between requests. This class also limits each request."""
 
-    def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, limits: Limits, unfinished: UnfinishedBodies
+    ) -> None:
         super().__init__(config, state, {})
         self._limits = limits
+        self._unfinished = unfinished
+        self._counted_bytes = 0
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._is_receiving = False
@@ -142,11 +151,13 @@ class Protocol(HttpToolsProtocol):
     def _drop(self) -> None:
         # Not `close`, which waits for the client if TLS is used.
         self._is_dropped = True
+        self._uncount_body()
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_header_timer()
         self._stop_write_timer()
+        self._uncount_body()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -155,7 +166,9 @@ class Protocol(HttpToolsProtocol):
         if not self._is_receiving or self.transport.is_closing():
             return
         self._field_bytes += len(data) - max(0, self._body_bytes - before)
-        if self._field_bytes <= self._limits.header_bytes + self._body_bytes:
+        if self._unfinished.size > self._limits.body_bytes:
+            self._drop_oldest_body()
+        if self._field_bytes <= self._limits.header_bytes + self._body_bytes // 8:
             return
         if self._header_timer is None:
             self._drop()
@@ -171,6 +184,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["state"][TLS] = self.transport.get_extra_info("ssl_object")
         self._is_receiving = True
+        self._uncount_body()
         self._field_bytes = self._body_bytes = 0
         self._waits_since = time.monotonic()
         self._stop_header_timer()
@@ -185,20 +199,26 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
         self._body_bytes += len(body)
-        if self._body_bytes > SMALL_BODY:
-            self._limit_bodies()
+        if self._sends_body():  # after an early answer the body is not kept
+            self._counted_bytes += len(body)
+            self._unfinished.size += len(body)
 
     def on_message_complete(self) -> None:
         self._is_receiving = False
+        self._uncount_body()
         super().on_message_complete()
 
-    def _limit_bodies(self) -> None:
-        """Drop the connection that sends its body for longest if all bodies are too large."""
-        sending = [each for each in (self, *self._others()) if each._sends_body()]
-        if sum(each._body_bytes for each in sending) > self._limits.body_bytes:
-            min(sending, key=lambda each: each._waits_since)._drop()
+    def _uncount_body(self) -> None:
+        self._unfinished.size -= self._counted_bytes
+        self._counted_bytes = 0
+
+    def _drop_oldest_body(self) -> None:
+        """Drop the connection that sends its body for longest."""
+        sending = [each for each in (self, *self._others()) if each._counted_bytes]
+        min(sending, key=lambda each: each._waits_since, default=self)._drop()
 
     def on_response_complete(self) -> None:
+        self._uncount_body()
         super().on_response_complete()
         self._waits_since = time.monotonic()
 

@@ -25,7 +25,13 @@ from starlette.types import ASGIApp
 from app.config.setting_parsers import HostPort
 from app.core.errors import InvalidSettings
 from app.web.server.acceptor import TlsAcceptor
-from app.web.server.connection_limits import DEFAULTS, KEEP_ALIVE, Limits, Protocol
+from app.web.server.connection_limits import (
+    DEFAULTS,
+    KEEP_ALIVE,
+    Limits,
+    Protocol,
+    UnfinishedBodies,
+)
 
 log = logging.getLogger("fairgate.web")
 
@@ -171,8 +177,10 @@ class _Server(uvicorn.Server):
         def tls_now() -> ssl.SSLContext | None:
             return tls() if callable(tls) else tls
 
+        unfinished = UnfinishedBodies()
+
         def new_protocol() -> asyncio.Protocol:
-            return Protocol(self.config, self.server_state, limits)
+            return Protocol(self.config, self.server_state, limits, unfinished)
 
         doors = [
             TlsAcceptor(each, new_protocol, tls_now, limits.handshakes, limits.handshake_seconds)
