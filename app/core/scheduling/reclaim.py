@@ -7,6 +7,7 @@ because the rules and the search share one trial state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -65,18 +66,22 @@ class Reclaimer:
         self._registry = registry
         self._placement = placement
         self._excluded_until: dict[str, Millis] = {}
+        self._refusals: Counter[str] = Counter()
 
     def exclude_until(self, uid: str, until: Millis) -> None:
         """Exclude a pod from reclaims until this time, because its eviction was refused.
 
-        Afterwards it is a victim only if no other pod can be one. A notice may last longer than the
-        exclusion, so the same pod would be chosen again and again.
+        Afterwards it is a victim only if no other pod can be one, if it has a budget or was refused
+        twice. A notice may last longer than the exclusion, so the same pod would be chosen again
+        and again.
         """
         self._excluded_until[uid] = until
+        self._refusals[uid] += 1
 
     def apply_policy_change(self) -> None:
         """Clear these exclusions, because the Policy changed."""
         self._excluded_until.clear()
+        self._refusals.clear()
 
     def record_terminating(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""
@@ -86,6 +91,7 @@ class Reclaimer:
         """Remove a deleted pod."""
         self._terminating.pop(uid, None)
         self._excluded_until.pop(uid, None)
+        self._refusals.pop(uid, None)
 
     def find_victims(
         self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
@@ -141,8 +147,7 @@ class Reclaimer:
                 self._take(case, victim)
             fits, is_permitted = self._fits(case), self._are_victims_permitted(case)
             if fits and not is_permitted:  # other pods of the losing tenant have ended meanwhile
-                self._spare_unneeded(case, must_stay_permitted=False)
-                is_permitted = self._are_victims_permitted(case)
+                is_permitted = self._spare_forbidden(case)
             if fits and is_permitted:
                 self._spare_unneeded(case)
             needed, compared = self._final_victims(case)
@@ -192,20 +197,29 @@ class Reclaimer:
         return rival.is_borrowing(case.pool, cost) and self._is_fair_between(case, mine, rival)
 
     def _collect_victims(self, case: _ReclaimContext, own: list[Victim]) -> bool:
-        """Take victims until the workload fits. Return whether it does."""
+        """Take victims until the workload fits. Return whether it does.
+
+        Those of the user come first, except for pods whose eviction was refused before.
+        """
+        refused = [victim for victim in own if self._was_refused(victim)]
         for victim in own:
-            if self._fits(case):
-                return True
-            rest = self._without_taken(case, victim)
-            if rest.pods:
-                self._take(case, rest)
+            if victim not in refused and not self._fits(case):
+                self._take_rest(case, victim)
         lines: dict[TenantNode, list[Victim]] = {}
         while not self._fits(case):
             worst = self._next_victim(case, lines)
-            if worst is None:
+            if worst is not None:
+                self._take(case, worst)
+            elif refused:
+                self._take_rest(case, refused.pop(0))
+            else:
                 return False
-            self._take(case, worst)
         return True
+
+    def _take_rest(self, case: _ReclaimContext, victim: Victim) -> None:
+        rest = self._without_taken(case, victim)
+        if rest.pods:
+            self._take(case, rest)
 
     def _next_victim(
         self, case: _ReclaimContext, lines: dict[TenantNode, list[Victim]]
@@ -344,8 +358,25 @@ class Reclaimer:
             return False
         return self._registry.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
 
-    def _spare_unneeded(self, case: _ReclaimContext, must_stay_permitted: bool = True) -> None:
-        """Spare victims without which the workload fits, the last taken first.
+    def _spare_forbidden(self, case: _ReclaimContext) -> bool:
+        """Spare victims that are not permitted, and then others, as long as the workload fits.
+
+        Return whether those that remain are permitted.
+        """
+        last_first = list(reversed(case.victims))
+        for victim in sorted(last_first, key=lambda each: self._is_victim_permitted(case, each)):
+            if self._are_victims_permitted(case):
+                return True
+            if victim.is_extra_pod and self._loses_minimum(case, victim):
+                continue
+            index = case.victims.index(victim)
+            self._untake(case, victim)
+            if not self._fits(case):
+                self._take(case, victim, index)
+        return self._are_victims_permitted(case)
+
+    def _spare_unneeded(self, case: _ReclaimContext) -> None:
+        """Spare victims that turned out to be unneeded, the last taken first.
 
         The others keep their order, in which they are checked again after a notice.
         """
@@ -353,10 +384,7 @@ class Reclaimer:
             if victim.is_extra_pod and self._loses_minimum(case, victim):
                 continue
             self._untake(case, victim)
-            is_unneeded = self._fits(case) and (
-                not must_stay_permitted or self._are_victims_permitted(case, victim)
-            )
-            if not is_unneeded:
+            if not (self._fits(case) and self._are_victims_permitted(case, victim)):
                 self._take(case, victim, index)
 
     def _loses_minimum(self, case: _ReclaimContext, victim: Victim) -> bool:
@@ -369,19 +397,22 @@ class Reclaimer:
         `back` was just spared. Only victims compared with an ancestor of `back` are checked then.
         """
         above = None if back is None else set(path_to_root(back.leaf))
-        for victim in case.victims:
-            if victim.cause is ReclaimCause.PRIORITY:
-                continue
-            mine, rival = _diverging_ancestors(case.leaf, victim.leaf)
-            if above is not None and mine not in above:
-                continue
-            fair = self._is_fair_between(case, mine, rival)
-            self._add_victim_usage(victim, 1)
-            lawful = self._is_allowed(case, mine, rival, victim)
-            self._add_victim_usage(victim, -1)
-            if not (fair and lawful) or self._is_spared_now(case, mine, victim):
-                return False
-        return True
+        return all(self._is_victim_permitted(case, victim, above) for victim in case.victims)
+
+    def _is_victim_permitted(
+        self, case: _ReclaimContext, victim: Victim, above: set[TenantNode] | None = None
+    ) -> bool:
+        """Check a victim as if it were the last one taken; if `above`, only if compared there."""
+        if victim.cause is ReclaimCause.PRIORITY:
+            return True
+        mine, rival = _diverging_ancestors(case.leaf, victim.leaf)
+        if above is not None and mine not in above:
+            return True
+        fair = self._is_fair_between(case, mine, rival)
+        self._add_victim_usage(victim, 1)
+        lawful = self._is_allowed(case, mine, rival, victim)
+        self._add_victim_usage(victim, -1)
+        return fair and lawful and not self._is_spared_now(case, mine, victim)
 
     def _fits(self, case: _ReclaimContext) -> bool:
         if self._assign_workload(case) is None:
@@ -446,14 +477,19 @@ class Reclaimer:
         return self._was_refused(victim), victim.eviction_order()
 
     def _was_refused(self, victim: Victim) -> bool:
-        """Return whether an eviction was refused before, and may be refused again.
+        """Return whether an eviction was refused before, and is likely to be refused again.
 
-        A budget that the Policy overrides does not protect a pod at the cost of others.
+        A first refusal of a pod without a budget may be due to a busy API server. A budget that the
+        Policy overrides does not protect a pod at the cost of others.
         """
         is_overridden = (
             victim.cause is ReclaimCause.GUARANTEE and self._registry.usage.policy.overrides_budgets
         )
-        return not is_overridden and any(t.pod.uid in self._excluded_until for t in victim.pods)
+        return not is_overridden and any(
+            count > 1 or self._registry.budgets.budgets_covering(tracked.pod)
+            for tracked in victim.pods
+            if (count := self._refusals.get(tracked.pod.uid))
+        )
 
     def _victims_of_user(
         self, case: _ReclaimContext, leaf: UserNode, cause: ReclaimCause

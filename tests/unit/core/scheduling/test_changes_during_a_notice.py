@@ -25,8 +25,9 @@ from app.core.model import (
     UnmanagedPod,
     UserName,
 )
-from app.core.policy import DisruptionBudgets, Reclaim
+from app.core.policy import DisruptionBudgets, Reclaim, WithinQueue
 from app.core.quantities import PODS
+from app.core.scheduling.blocked_evictions import EXCLUDED_MS
 from app.core.scheduling.eviction_notices import REPEAT_MS, UNFIT_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, POOL, EvictionCluster
@@ -83,7 +84,7 @@ def test_pods_that_may_not_be_evicted_do_not_hold_up_a_guarantee(town: EvictionC
     pods = borrow(town)
     submit(town, "a0", "a1", "a2")
     evicted: list[str] = []
-    for _ in range(40):
+    for _ in range(150):
         town.write_notices(pods)
         town.wait(NOTICE // 8)
         evicted += answer(town, pods, refused=("b6", "b7"))
@@ -119,7 +120,7 @@ def test_budgets_of_one_tenant_do_not_keep_a_guarantee_from_pods_of_another() ->
     town.lead()
     submit(town, "a0")
     evicted: list[str] = []
-    for _ in range(80):
+    for _ in range(150):
         town.write_notices(pods)
         town.wait(NOTICE // 8)
         evicted += answer(town, pods, refused=[name for name in pods if name.startswith("b")])
@@ -139,12 +140,45 @@ def test_a_budget_that_is_not_overridden_lets_other_pods_be_chosen(
     town.lead()
     submit(town, "a0")
     evicted: list[str] = []
-    for _ in range(40):
+    for _ in range(150):
         town.write_notices(pods)
         town.wait(NOTICE // 8)
         evicted += answer(town, pods, refused=("b7", "b8"))
         if evicted:
             break
+    assert evicted == ["b6"]
+
+
+def test_one_refused_eviction_of_a_pod_without_a_budget_does_not_spare_it() -> None:
+    """The API server may have been busy. The pod of the lowest priority goes first again."""
+    town = EvictionCluster()
+    town.run("a-run")
+    pods = {pod.name: pod for pod in town.run(*(f"b{number}" for number in range(7)))}
+    pods |= {pod.name: pod for pod in town.run("b-low", priority=-100)}
+    town.lead()
+    submit(town, "a0")
+    [order] = town.take(EvictForReclaim)
+    assert order.ref.name == "b-low"
+    town.hear(ev.EvictionRefused(town.at, order.ref.uid))
+    assert len(answer(town, pods, refused=())) == 1
+    town.released()
+    town.wait(EXCLUDED_MS)
+    submit(town, "a1")
+    assert answer(town, pods, refused=()) == ["b-low"]
+
+
+def test_own_pods_with_a_budget_do_not_keep_a_guarantee_from_pods_of_others() -> None:
+    town = EvictionCluster()
+    town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
+    low = town.run("a-low0", "a-low1", priority=-5, reclaim_terms=TERMS)
+    pods = {pod.name: pod for pod in (*low, *town.run(*(f"b{number}" for number in range(7))))}
+    town.lead()
+    submit(town, "a-high")
+    evicted: list[str] = []
+    for _ in range(60):
+        town.write_notices(pods)
+        town.wait(NOTICE // 8)
+        evicted += answer(town, pods, refused=("a-low0", "a-low1"))
     assert evicted == ["b6"]
 
 
