@@ -342,6 +342,30 @@ def test_names_are_shown_as_text(opens: Opens, place: Served) -> None:
     assert page.title() == "Nodes · Fairgate"
 
 
+def test_names_of_javascript_properties_are_shown_as_names(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    """No value of a name may come from the prototype of a JSON object."""
+    town.rights.granted |= {("update", "tenants"), ("update", "tenants/users")}
+    place.deliver(
+        tenant("constructor", 2, users={"toString": 3}),
+        tenant("valueof", parent="constructor"),
+    )
+    page = live(opens, place, "tenants?open=*")
+    rows = page.locator("#tenant-rows tr")
+    expect(rows.filter(has_text="constructor")).to_contain_text("weight 2")
+    expect(rows.filter(has_text="toString")).to_contain_text("weight 3")
+    expect(page.locator("#tenant-rows")).not_to_contain_text("NaN")
+    place.deliver(tenant("constructor", 2, parent="research"))
+    place.deliver(held("p", "constructor", "hasOwnProperty"))
+    go(page, "queues?sort=distance")
+    expect(page.locator("#queue-rows tr").filter(has_text="hasOwnProperty")).to_be_visible()
+    go(page, "tenants/research")
+    field = page.get_by_role("spinbutton", name="constructor")
+    expect(field).to_have_value("2")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+
+
 def test_only_visible_tenants_are_shown(opens: Opens, town: ApiCluster, place: Served) -> None:
     town.rights.granted = {("get", "stream"), ("get", "tenants/queue/robotics")}
     page = live(opens, place)

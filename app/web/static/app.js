@@ -1,7 +1,7 @@
 // The page: signs in, listens to the stream, and shows the view of the address.
 
 import { html, render, useCallback, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
-import { ask as request, listen as listenTo } from "./stream.js";
+import { ask as request, listen as listenTo, withoutPrototypes } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
 import { moment, time, visible } from "./format.js";
 import { NotAllowed, rightIn, Term } from "./components.js";
@@ -80,7 +80,7 @@ function useStream(session, end) {
       else if (item.kind === "denied" && item.status === 401) end(`You were signed out: ${item.why}`);
       else if (item.kind === "denied") setNews({ state: null, hello: null, link: "denied", why: item.why });
       else if (item.name === "hello") setNews((old) => ({ ...old, hello: item.data }));
-      else if (item.name === "state") setNews((old) => ({ ...old, state: item.data, at: Date.now() }));
+      else if (item.name === "state") setNews((old) => ({ ...old, state: withoutPrototypes(item.data), at: Date.now() }));
     });
   }, [session]);
   return news;

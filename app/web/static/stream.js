@@ -57,6 +57,17 @@ export async function ask(path, token, { method = "GET", body, signal, warned } 
   throw new Failed(answer.status, await problemOf(answer), Number(answer.headers.get("retry-after")) || 0);
 }
 
+/**
+ * Remove the prototypes of all objects of a state whose keys are names. Without this, a user named
+ * `toString` who has no entry would get a function of JavaScript.
+ */
+export function withoutPrototypes(state) {
+  const parts = Object.values(state.owed).map((part) => part.users);
+  const amounts = [...state.tenants.map((tenant) => tenant.used), ...state.queues.map((queue) => queue.rules)];
+  for (const byName of [state.waiting, state.users, state.owed, ...parts, ...amounts]) Object.setPrototypeOf(byName, null);
+  return state;
+}
+
 /** The server, or a proxy before it, ended a connection that worked. A proxy limits its duration. */
 class Ended extends Error {}
 

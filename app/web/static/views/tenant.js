@@ -21,12 +21,13 @@ function find(rows, name) {
 function withAllUsers(state, name, users) {
   if (!users) return state;
   const parts = users.map((user) => [user.name, { used: Number(user.share ?? 0), owed: Number(user.fairShare ?? 0) }]);
-  const owed = { ...state.owed[name], users: Object.fromEntries(parts) };
+  const owed = { ...state.owed[name], users: { __proto__: null, ...Object.fromEntries(parts) } };
   const left = state.leftOut.users - users.length + (state.users[name]?.length ?? 0);
   return {
     ...state,
-    users: { ...state.users, [name]: users },
-    owed: state.owed[name] ? { ...state.owed, [name]: owed } : state.owed,
+    // Without a prototype, as in `withoutPrototypes`.
+    users: { __proto__: null, ...state.users, [name]: users },
+    owed: state.owed[name] ? { __proto__: null, ...state.owed, [name]: owed } : state.owed,
     leftOut: { ...state.leftOut, users: Math.max(0, left) },
   };
 }
@@ -102,7 +103,8 @@ function useRefusal(ask, row, member) {
 
 /** Changes weights of the users and children: preview, waits, then apply with the caller's rights. */
 function Weights({ row, ask }) {
-  const [changes, setChanges] = useState({});
+  // Its keys are names, and no name may find a property of the prototype.
+  const [changes, setChanges] = useState({ __proto__: null });
   const [preview, setPreview] = useState(null);
   const edits = useRef(0); // a preview that was asked before the last edit is not shown
   const [isBusy, setBusy] = useState(false);
@@ -119,7 +121,7 @@ function Weights({ row, ask }) {
   const edit = (member) => (event) => {
     edits.current += 1;
     setPreview(null);
-    setChanges({ ...changes, [member.key]: event.target.value });
+    setChanges({ __proto__: null, ...changes, [member.key]: event.target.value });
   };
   const attempt = async (work, isWanted = () => true) => {
     setBusy(true);
@@ -157,7 +159,7 @@ function Weights({ row, ask }) {
       } catch (error) {
         throw new Error(`${done ? `${count(done, "weight")} ${done === 1 ? "is" : "are"} set: ${changed.slice(0, done).map((member) => member.name).join(", ")}. The others are not. ` : ""}${error.message}`);
       }
-      setChanges({});
+      setChanges({ __proto__: null });
       return { set: changed.map((member) => [member.key, changes[member.key]]) };
     });
   };
