@@ -92,6 +92,14 @@ def test_consecutive_equal_refusals_share_one_row(
     expect(rows.nth(0).get_by_role("rowheader")).to_have_text("14:13:20")
 
 
+def test_names_of_facts_are_shown_with_escapes(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    record(town, EntryType.CHANGED, {"kind": "Tenant", "no\u202eon": "x"})
+    _, rows = audit_rows(opens, town, place)
+    expect(rows.nth(0)).to_contain_text("no\\u202eon: x")
+
+
 # --- filters ---
 
 

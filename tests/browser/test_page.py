@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -364,6 +365,41 @@ def test_names_of_javascript_properties_are_shown_as_names(
     field = page.get_by_role("spinbutton", name="constructor")
     expect(field).to_have_value("2")
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+
+
+MIRRORED = "no\u202eon"
+"""A text that a browser shows in another order. The page shows the character as an escape."""
+
+
+@pytest.mark.parametrize("view", ["tenants", "nodes"])
+def test_a_filter_without_a_match_is_shown_with_escapes(
+    opens: Opens, place: Served, view: str
+) -> None:
+    key = "filter" if view == "tenants" else "node"
+    page = live(opens, place, f"{view}?{urlencode({key: MIRRORED})}")
+    expect(page.get_by_text('contains "no\\u202eon"').first).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("view", "path"),
+    [
+        ("me", "me"),
+        ("queues?tenant=robotics", "tenants/robotics/queue?*"),
+        ("pods/robotics/wait-0", "workloads/robotics/wait-0"),
+        ("", "search?*"),
+    ],
+)
+def test_an_error_of_the_api_is_shown_with_escapes(
+    opens: Opens, place: Served, view: str, path: str
+) -> None:
+    page = live(opens, place)
+    told = {"detail": f"There is no {MIRRORED}."}
+    page.route(f"**/v1/{path}", lambda route: route.fulfill(status=500, json=told))
+    if view:
+        go(page, view)
+    else:
+        page.get_by_role("combobox").fill("robotics")
+    expect(page.get_by_text("There is no no\\u202eon.")).to_be_visible()
 
 
 def test_only_visible_tenants_are_shown(opens: Opens, town: ApiCluster, place: Served) -> None:

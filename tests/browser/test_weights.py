@@ -125,6 +125,17 @@ def test_a_weight_is_set_only_after_the_confirmation(
     expect(page.get_by_text("in a moment")).to_have_count(0)
 
 
+def test_the_confirmation_shows_hidden_characters_of_names_as_escapes(
+    opens: Opens, place: Served
+) -> None:
+    place.deliver(held("one", "vision", "eve\u202ebob"))
+    page = live(opens, place, "tenants/vision")
+    page.get_by_role("spinbutton", name="eve").fill("7")
+    told = answer(page, accepts=False)
+    page.get_by_role("button", name="Apply").click()
+    assert told == ["Set these weights?\n\neve\\u202ebob: 1 → 7"]
+
+
 def test_an_edit_removes_the_preview_and_weight_0_is_explained(opens: Opens, place: Served) -> None:
     page = weigh(opens, place)
     page.get_by_role("button", name="Preview").click()

@@ -105,7 +105,7 @@ export function SearchBox({ ask, caller }) {
           <span class="tag">${hit.kind}</span> ${visible(hit.name)} <span class="note">${visible(where(hit))}</span>
         </li>`)}
       </ul>
-      ${answer && !items.length ? html`<p class="note">${answer.error ?? "No pod, job, user, tenant, namespace or node contains this text."}</p>` : null}
+      ${answer && !items.length ? html`<p class="note">${visible(answer.error ?? "No pod, job, user, tenant, namespace or node contains this text.")}</p>` : null}
       ${isCut(items) ? html`<p class="note">Of each kind, the first ${MOST} are shown. A longer text finds fewer.</p>` : null}
     </div>
   </div>`;

@@ -170,7 +170,7 @@ function Entries({ entries }) {
         <${RowHead}>${exactMoment(new Date(entry.at))}<//>
         <${Cell} kind="word" label="Event">${visible(entry.deed)}<//>
         <${Cell} kind="name" label="Object">${object}<//>
-        <${Cell} kind="reason" label="Facts">${rest.map(([name, value]) => `${name}: ${factText(name, value)}`).join(", ")}<//>
+        <${Cell} kind="reason" label="Facts">${rest.map(([name, value]) => `${visible(name)}: ${factText(name, value)}`).join(", ")}<//>
       </tr>`;
     })}
   <//>`;

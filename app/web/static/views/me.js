@@ -11,7 +11,7 @@ const STEP = 100;
 
 export function MyWork({ ask, isAlone }) {
   const { data: me, error } = useAnswer(ask, "/v1/me", AGAIN);
-  if (!me && error) return html`<p class="problem" role="alert">Your work cannot be shown: ${error.message}</p>`;
+  if (!me && error) return html`<p class="problem" role="alert">Your work cannot be shown: ${visible(error.message)}</p>`;
   if (!me) return html`<p class="note" role="status">Loading …</p>`;
   const held = me.workloads.filter((each) => each.state === "held");
   const released = me.workloads.filter((each) => each.state === "released");

@@ -72,7 +72,7 @@ function Pool({ pool, kinds, wanted, isDense, step }) {
               <ul key=${domain} class=${isDense ? "nodes dense" : "nodes"} aria-label=${`Nodes of ${visible(`${pool.name} ${domain}`.trim())}`}>${members.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} pool=${pool.name} />`)}</ul>`)}
             <${Details} summary="Nodes as a table">${() => html`<${NodeTable} pool=${pool} nodes=${shown} />`}<//>`}
         <//>`
-      : html`<${Empty}>${wanted ? `No node of this pool contains "${wanted}".` : "The pool has no node yet."}<//>`}
+      : html`<${Empty}>${wanted ? `No node of this pool contains "${visible(wanted)}".` : "The pool has no node yet."}<//>`}
   </section>`;
 }
 

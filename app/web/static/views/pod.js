@@ -58,7 +58,7 @@ function Body({ answer, namespace, name, isAlone }) {
   if (!pod && error?.status === 404) {
     return html`<p class="note">This pod is gone, or requests no GPU.</p>`;
   }
-  if (!pod && error) return html`<p class="problem" role="alert">${error.message}</p>`;
+  if (!pod && error) return html`<p class="problem" role="alert">${visible(error.message)}</p>`;
   if (!pod) return html`<p class="note" role="status">Loading …</p>`;
   const age = (Date.now() - at) / 1000;
   const seen = exactMoment(new Date(at));
@@ -71,7 +71,7 @@ function Body({ answer, namespace, name, isAlone }) {
     <dl class="facts">
       <${Fact} name="State" term="held">${pod.state === "held" ? `held for ${lasting((at - Date.parse(pod.since)) / 1000)}` : "released"}<//>
       <${Fact} name="Place" term="place">${pod.position ? `${pod.position} of ${pod.length} of ${visible(pod.user)}` : ""}<//>
-      <${Fact} name="Estimated start" term="estimate">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>
+      <${Fact} name="Estimated start" term="estimate">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld && visible(pod.estimateWithheld)}<//>
       <${Fact} name="Requests">${amounts(pod.request)}${pod.pods > 1 ? html` by ${pod.pods} pods of <${Term} name="gang">gang<//> ${visible(pod.gang)}` : ""}<//>
       <${Fact} name="Tenant" term="tenant">${isAlone ? visible(pod.tenant) : html`<a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a>`}<//>
       <${Fact} name="Pools" term="pool">${pod.pools.map(visible).join(", ")}<//>

@@ -106,7 +106,7 @@ export function Queue({ tenant, user, ask, isAlone }) {
       <h1 id="queue-title">Queue of ${visible(title)}</h1>
       ${isAlone ? null : html`<p><a href=${address("queues")}>All queues</a></p>`}
     </div>
-    ${error?.status === 403 ? html`<${NotAllowed} right=${rightIn(error.message)}>You may not see this queue.<//>` : error ? html`<p class="problem" role="alert">The pods cannot be shown: ${error.message}</p>` : null}
+    ${error?.status === 403 ? html`<${NotAllowed} right=${rightIn(error.message)}>You may not see this queue.<//>` : error ? html`<p class="problem" role="alert">The pods cannot be shown: ${visible(error.message)}</p>` : null}
     ${data && !data.items.length ? html`<${Empty}>No pod of ${visible(title)} waits.<//>` : null}
     ${data?.items.length ? html`<${PodTable} name=${`Waiting pods of ${visible(title)}`} pods=${data.items} withUser=${!user} />` : null}
     ${data?.continue

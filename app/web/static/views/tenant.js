@@ -150,7 +150,7 @@ function Weights({ row, ask }) {
     }, () => before === edits.current);
   };
   const apply = () => {
-    const list = changed.map((member) => `${member.name}: ${member.of.weight} → ${changes[member.key]}`).join("\n");
+    const list = changed.map((member) => `${visible(member.name)}: ${member.of.weight} → ${changes[member.key]}`).join("\n");
     if (!confirm(`Set these weights?\n\n${list}`)) return;
     attempt(async () => {
       let done = 0;

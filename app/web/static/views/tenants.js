@@ -175,7 +175,7 @@ function FoldAll() {
 }
 
 function NoTenants({ hello, wanted }) {
-  if (wanted) return html`<${Empty}>No tenant or user contains "${wanted}". The search at the top also finds pods, jobs and nodes.<//>`;
+  if (wanted) return html`<${Empty}>No tenant or user contains "${visible(wanted)}". The search at the top also finds pods, jobs and nodes.<//>`;
   if (hello.everyTenant) {
     return html`<${Empty} command="kubectl apply -f docs/examples/two-teams.yaml">There are no tenants, and no pod waits. A Tenant gives a team a weight and namespaces. Try:<//>`;
   }
