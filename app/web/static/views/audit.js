@@ -13,6 +13,9 @@ const MOST = 50_000;
 /** Facts that are in the column of the object, or that only the verifier needs. */
 const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant", "kind", "name", "digestBefore", "digestAfter", "stamp"]);
 
+/** A name that a Tenant or a namespace can have. An address can have any text as the tenant. */
+const TENANT_NAME = /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/;
+
 /** A weighted share with two digits that count. With a small weight it can be more than 1. */
 const shareText = (share) => String(Number(Number(share).toPrecision(2)));
 
@@ -115,6 +118,8 @@ export function Audit({ state, mayReadAll, query, ask }) {
   const { entries, error } = useEntries(ask, minutes, tenant || mayReadAll ? tenant : null);
   const found = joined((entries ?? []).filter((entry) => JSON.stringify(entry).toLowerCase().includes(text.toLowerCase())));
   const names = new Set([...(state?.tenants ?? []).map((each) => each.name), ...(tenant ? [tenant] : [])]);
+  // People copy the command to a shell, so it has no text of an address that is not a name.
+  const command = !tenant ? "fairgate audit export" : TENANT_NAME.test(tenant) ? `kubectl fairgate audit --tenant ${tenant}` : "";
   return html`<section class="card" aria-labelledby="audit-title">
     <div class="card-head">
       <h1 id="audit-title"><${Term} name="audit chain">Audit<//></h1>
@@ -141,7 +146,7 @@ export function Audit({ state, mayReadAll, query, ask }) {
     ${entries && !found.length ? html`<${NoEntry} tenant=${tenant} text=${text} minutes=${minutes} />` : null}
     ${found.length ? html`<${More} items=${found} step=${STEP} noun="entries">${(shown) => html`<${Entries} entries=${shown} />`}<//>` : null}
     ${entries && tenant ? html`<p class="note">Only entries about this tenant itself: those of its child tenants are not shown, nor refusals, which name no tenant.</p>` : null}
-    ${entries ? html`<p class="note">${entries.length === MOST ? `Only the newest ${count(MOST, "entry", "entries")} are shown. ` : null}For entries of other times: <code>${tenant ? `kubectl fairgate audit --tenant ${visible(tenant)}` : "fairgate audit export"}</code></p>` : null}
+    ${entries && (command || entries.length === MOST) ? html`<p class="note">${entries.length === MOST ? `Only the newest ${count(MOST, "entry", "entries")} are shown. ` : null}${command ? html`For entries of other times: <code>${command}</code>` : null}</p>` : null}
   </section>`;
 }
 
