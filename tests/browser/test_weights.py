@@ -58,6 +58,7 @@ def weigh(opens: Opens, place: Served) -> Page:
     page = live(opens, place, "tenants/vision")
     field = page.get_by_role("spinbutton", name="bob@example.com")
     expect(field).to_have_value("1")
+    expect(page.get_by_text("a user named")).to_have_count(0)
     for button in ("Preview", "Apply"):
         expect(page.get_by_role("button", name=button)).to_be_disabled()
     field.fill("9")
@@ -134,6 +135,23 @@ def test_the_confirmation_shows_hidden_characters_of_names_as_escapes(
     told = answer(page, accepts=False)
     page.get_by_role("button", name="Apply").click()
     assert told == ["Set these weights?\n\neve\\u202ebob: 1 → 7"]
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_the_page_sends_no_weight_for_a_user_whose_name_no_path_can_have(
+    opens: Opens, place: Served, name: str
+) -> None:
+    """A browser turns `/users/../weight` into the path of the tenant's own weight."""
+    place.deliver(held("one", "research", name))
+    page = live(opens, place)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url.removeprefix(place.url)))
+    go(page, "tenants/research")
+    expect(page.get_by_role("spinbutton", name="language")).to_be_enabled()
+    expect(page.get_by_role("spinbutton", name=name, exact=True)).to_be_disabled()
+    expect(page.get_by_text("You cannot set the weight of a user named . or ..")).to_be_visible()
+    tried = {path.removesuffix("?dryRun=true") for path in sent if "/weight" in path}
+    assert tried == {"/v1/tenants/language/weight"}
 
 
 def test_an_edit_removes_the_preview_and_weight_0_is_explained(opens: Opens, place: Served) -> None:

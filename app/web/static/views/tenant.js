@@ -76,6 +76,14 @@ function Parent({ name, isSeen }) {
   return isSeen ? html`<a href=${address("tenants", [name])}>Parent: ${visible(name)}</a>` : `Parent: ${visible(name)}`;
 }
 
+/**
+ * Return whether a path can name a member. Browsers remove a segment `..` with the one before it, so
+ * the path of a user's weight would become that of the tenant's weight.
+ */
+function hasPath(member) {
+  return member.name !== "." && member.name !== "..";
+}
+
 function weightPath(row, member) {
   return member.isUser
     ? `/v1/tenants/${encodeURIComponent(row.name)}/users/${encodeURIComponent(member.name)}/weight`
@@ -109,11 +117,11 @@ function Weights({ row, ask }) {
   const edits = useRef(0); // a preview that was asked before the last edit is not shown
   const [isBusy, setBusy] = useState(false);
   // The right is the same for all users, and for all children.
-  const ofUsers = useRefusal(ask, row, row.users[0]);
-  const ofChildren = useRefusal(ask, row, row.children[0]);
+  const ofUsers = useRefusal(ask, row, row.users.find(hasPath));
+  const ofChildren = useRefusal(ask, row, row.children.find(hasPath));
   const members = [...row.users, ...row.children];
   if (!members.length) return null;
-  const maySet = (member) => (member.isUser ? ofUsers : ofChildren) === "";
+  const maySet = (member) => hasPath(member) && (member.isUser ? ofUsers : ofChildren) === "";
   const changed = members.filter((member) => changes[member.key] && changes[member.key] !== member.of.weight);
   const isIdle = !changed.length || isBusy;
   const weightOf = (member) => changes[member.key] ?? member.of.weight;
@@ -168,6 +176,7 @@ function Weights({ row, ask }) {
     ${!members.some(maySet) ? null : html`<p class="note">Try weights first. A preview changes nothing.</p>`}
     ${ofUsers ? html`<p class="note">You cannot set weights of users: ${visible(ofUsers)}</p>` : null}
     ${ofChildren ? html`<p class="note">You cannot set weights of child tenants: ${visible(ofChildren)}</p>` : null}
+    ${members.every(hasPath) ? null : html`<p class="note">You cannot set the weight of a user named . or .., because no path can name it.</p>`}
     <form onSubmit=${(event) => { event.preventDefault(); if (!isIdle) simulate(); }}>
       <${More} items=${members} step=${STEP} noun="weights">${(shown) => html`<ul class="weights">
         ${shown.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
