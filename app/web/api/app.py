@@ -29,7 +29,7 @@ from app.web.api.quotas import add_quota_routes
 from app.web.api.releases import add_release_routes
 from app.web.api.response_headers import DescribedApp
 from app.web.api.route_context import RouteContext
-from app.web.api.schemas import DECIMAL
+from app.web.api.schemas import DECIMAL, USER_NAME, USER_NAME_RULE
 from app.web.api.search import add_search_routes
 from app.web.api.server_version import add_version_routes
 from app.web.api.simulations import add_simulation_routes
@@ -60,7 +60,10 @@ def api_app(
         generate_unique_id_function=operation_id,
     )
     documented = KnownParameters(app)
-    told = {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"}
+    told = {
+        DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5",
+        USER_NAME: USER_NAME_RULE,
+    }
     problems.install_error_handlers(app, documented.methods, told)
     app.add_middleware(BodyLimit)
     app.add_middleware(

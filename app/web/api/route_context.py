@@ -20,6 +20,7 @@ from app.ports.forecasts import Forecasts, ProposalReader, Simulations, Trials
 from app.ports.store import QueueReader, UsageRecordReader
 from app.web.api.auth import Access
 from app.web.api.refused import Refused
+from app.web.api.schemas import USER_NAME
 from app.web.webhook.cache import WebhookCache
 
 LONGEST_NAME = 253
@@ -37,6 +38,7 @@ UserPath = Annotated[
     str,
     Path(
         max_length=LONGEST_USER,
+        pattern=USER_NAME,
         description="Name of a user; slashes may stay.",
         examples=["alice@example.com"],
     ),

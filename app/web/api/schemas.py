@@ -21,6 +21,14 @@ InPools = dict[str, Quantities]
 
 DECIMAL = r"^[0-9]{1,12}(\.[0-9]{1,6})?$"
 
+USER_NAME = r"^([^.]|\.[^.]|\.\.[\s\S])"
+"""Every name but `.` and `..`. Clients remove a segment `..` with the one before it, so the path of
+a user's weight would become that of the tenant's weight.
+
+Only requests have this rule: a Tenant that was stored before it must remain readable."""
+
+USER_NAME_RULE = "must be a name other than . and .., because no path can name such a user"
+
 
 class ResponseModel(BaseModel):
     """Base of response models."""

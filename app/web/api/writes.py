@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,8 +14,11 @@ from app.core.admission.tenant_permissions import TenantSpecMap
 from app.ports.api import Stored
 from app.ports.auth import Identity
 from app.web.api.etags import Conditions, conditions_of, etag
+from app.web.api.refused import Refused
 from app.web.api.route_context import PoolPath, RouteContext, TenantPath, UserPath
 from app.web.api.schemas import (
+    USER_NAME,
+    USER_NAME_RULE,
     PoolChange,
     PoolSpecModel,
     PoolWritten,
@@ -58,6 +62,7 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange | Response:
+        _require_user_names(spec)
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         answer = await _TenantAnswer.to(request, context, as_spec(spec))
         return answer.to_put(await changes.replace_spec(request, as_spec(spec)), response)
@@ -154,6 +159,13 @@ def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> N
     ) -> Response:
         outcome = await changes.delete(WriteRequest(identity, "pools", pool, wanted, dry_run))
         return _delete_answer(dry_run, lambda: _pool_change(outcome).model_dump_json(by_alias=True))
+
+
+def _require_user_names(spec: TenantSpecModel) -> None:
+    """Raise Refused (422) for a user that no path can name."""
+    for place, user in enumerate(spec.users):
+        if re.match(USER_NAME, user.name) is None:
+            raise Refused(422, f"users.{place}.name: {USER_NAME_RULE}.")
 
 
 def as_spec(model: BaseModel) -> TenantSpecMap:

@@ -227,6 +227,35 @@ async def test_names_of_users_may_hold_anything(app: ASGIApp, resources: FakeRes
     assert reply.json["users"][-1]["name"] == "https://issuer.example/a b#ü"
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_user_that_no_path_can_name_gets_no_weight(
+    app: ASGIApp, resources: FakeResources, name: str
+) -> None:
+    """Clients turn `/users/../weight` into the path of the tenant's own weight."""
+    sentence = "must be a name other than . and .., because no path can name such a user."
+    reply = await ask(app, "admin", "PUT", f"/v1/tenants/team-a/users/{name}/weight", WEIGHT)
+    assert (reply.status, problem(reply)) == (400, f"user: {sentence}")
+    users = [{"name": "alice"}, {"name": name}]
+    reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a", {**TEAM_A, "users": users})
+    assert (reply.status, problem(reply)) == (422, f"users.1.name: {sentence}")
+    spec = resources.spec("tenants", "team-a")
+    assert spec is not None
+    assert spec["users"] == TEAM_A["users"]
+
+
+async def test_tenant_with_a_stored_user_that_no_path_can_name_can_be_updated(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    users = [{"name": "..", "weight": "3"}]
+    resources.put("tenants", "team-a", {**TEAM_A, "users": users})
+    for path in ("weight", "users/.hidden/weight", "users/..bob/weight"):
+        reply = await ask(app, "operator", "PUT", f"/v1/tenants/team-a/{path}", WEIGHT)
+        assert reply.status == 200, reply.body
+        assert reply.json["users"][0] == users[0]
+    reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a", TEAM_A)
+    assert reply.json["users"] == TEAM_A["users"]
+
+
 async def test_moving_a_tenant_requires_the_right_on_both_parents(
     app: ASGIApp, people: People
 ) -> None:
