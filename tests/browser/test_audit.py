@@ -53,7 +53,8 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     facts: dict[str, Fact] = {"namespace": "robotics", "pod": "wait-0", "uid": "robotics/wait-0"}
     compared = {"first": "a", "score": "1", "next": "b", "nextScore": "2"}
     alone: dict[str, Fact] = {"first": "c", "score": "1792"}
-    facts |= {"waited": 90, "compared": (compared, alone), "backfilled": False}
+    hidden = {name: fact for name, fact in compared.items() if name != "next"}
+    facts |= {"waited": 90, "compared": (compared, hidden, alone), "backfilled": False}
     record(town, EntryType.RELEASED, facts)
     facts = {"kind": "Tenant", "name": "vision", "since": NOW - 60_000, "count": 1}
     record(town, EntryType.RESTORED, facts)
@@ -61,7 +62,7 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
     expect(rows).to_have_count(3)
     expect(rows.nth(0)).to_contain_text("since: 14:12, count: 1 time")
     rows = rows.filter(has_text="robotics/")
-    levels = "a (1) before b (2), c (nobody else waits)"
+    levels = "a (1) before b (2), a (1) before another (2), c (nobody else waits)"
     expect(rows.nth(0)).to_contain_text(f"waited: 2 min, compared: {levels}")
     expect(rows.nth(1)).to_contain_text("amounts: 8 GPUs, waited: 10 min")
     rows.nth(0).get_by_role("link", name="robotics/wait-0").click()

@@ -19,11 +19,16 @@ const TENANT_NAME = /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/;
 /** A weighted share with two digits that count. With a small weight it can be more than 1. */
 const shareText = (share) => String(Number(Number(share).toPrecision(2)));
 
+/** A level of `compared`. Above the tenant, a caller with the right on it alone sees no `next`. */
+function levelText({ first, score, next, nextScore }) {
+  return nextScore === undefined ? `${first} (nobody else waits)` : `${first} (${score}) before ${next ?? "another"} (${nextScore})`;
+}
+
 /** Facts that are not plain words. */
 const FORMATS = {
   amounts: amounts,
   waited: lasting,
-  compared: (levels) => levels.map((each) => (each.next === undefined ? `${each.first} (nobody else waits)` : `${each.first} (${each.score}) before ${each.next} (${each.nextScore})`)).join(", "),
+  compared: (levels) => levels.map(levelText).join(", "),
   borrowed: ([theirs, ours]) => `weighted share ${shareText(theirs)}, against ${shareText(ours)}`,
   lostGpuSeconds: (seconds) => `${lasting(seconds)} of a GPU`,
   since: (at) => moment(new Date(at)),
