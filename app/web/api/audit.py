@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from app.core.admission.submitters import limit_name
 from app.core.audit.codec import head_line
+from app.core.audit.fields import LONGEST_NAME, MOST_LEVELS
 from app.core.model import Millis
 from app.ports.audit import AuditReader, StreamTail, iterate_lines
 from app.ports.auth import Identity
@@ -67,12 +68,50 @@ class ExportFilter:
         facts = body.get("facts")
         if not isinstance(facts, dict) or not is_about(facts, self.tenant):
             return None
-        if self.is_tenant_only and facts.get("forTenant", self.tenant) != self.tenant:
-            # Hide the pod of another tenant that caused the eviction. The hash no longer matches.
-            body["facts"] = {name: fact for name, fact in facts.items() if name != "for"}
-            body.pop("hash", None)
-            return json.dumps(body, separators=(",", ":"))
-        return text
+        if not self.is_tenant_only:
+            return text
+        shown = _without_names_of_others(facts, self.tenant)
+        if shown == facts:
+            return text
+        body["facts"] = shown
+        body.pop("hash", None)  # it no longer matches
+        return json.dumps(body, separators=(",", ":"))
+
+
+def _without_names_of_others(facts: dict[str, Any], tenant: str) -> dict[str, Any]:
+    """Return the facts without the names that a caller with rights on one tenant may not see.
+
+    These are the pod of another tenant that caused an eviction, and siblings above the tenant that
+    a release compared: they may be users of the parent.
+    """
+    shown = dict(facts)
+    if facts.get("forTenant", tenant) != tenant:
+        shown.pop("for", None)
+    levels = facts.get("compared")
+    if isinstance(levels, list) and levels:
+        *above, last = levels
+        own = [last] if _is_user_level(last, len(levels), facts) else [_without_next(last)]
+        shown["compared"] = [*map(_without_next, above), *own]
+    return shown
+
+
+def _is_user_level(level: Any, levels: int, facts: dict[str, Any]) -> bool:
+    """Return whether the last level of `compared` has the users of the tenant.
+
+    An entry about a deep tree ends with the level of a tenant, because it has a limited length.
+    """
+    if levels < MOST_LEVELS:
+        return True
+    user = str(facts.get("user", ""))
+    first = level.get("first") if isinstance(level, dict) else None
+    return first == user[:LONGEST_NAME] and user != facts.get("tenant")
+
+
+def _without_next(level: Any) -> Any:
+    """Return a level without the name of the sibling. Its score remains."""
+    if not isinstance(level, dict):
+        return level
+    return {name: fact for name, fact in level.items() if name != "next"}
 
 
 def is_about(facts: dict[str, Any], tenant: str) -> bool:

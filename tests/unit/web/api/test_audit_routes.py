@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from app.commands.audit import command
 from app.core.audit.codec import SignedHead, entry_line, parse_line
 from app.core.audit.config_changes import ConfigChanges, marker_key, spec_of
-from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Head, seal
+from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Fact, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis, Quota, Tenant
 from app.terminal.output import OutputFormat, OutputOptions
@@ -252,6 +252,49 @@ async def test_right_on_one_tenant_shows_only_its_audit_entries(
     rights.granted = {ALL, ("get", "audit/a")}
     rows = [json.loads(text) for text in (await get(app, "?tenant=a")).body.decode().splitlines()]
     assert rows[1]["facts"]["for"] == "canary/secret"
+
+
+def level(first: str, following: str) -> dict[str, Fact]:
+    return {"first": first, "score": "1", "next": following, "nextScore": "2"}
+
+
+def without_next(level: dict[str, Fact]) -> dict[str, Fact]:
+    return {name: fact for name, fact in level.items() if name != "next"}
+
+
+TOP, PARENT = level("top", "canary-top"), level("a", "canary-user-of-the-parent")
+OWN = level("alice", "bob")
+
+
+@pytest.mark.parametrize(
+    ("compared", "shown"),
+    [
+        ((OWN,), [OWN]),
+        ((PARENT, OWN), [without_next(PARENT), OWN]),
+        ((TOP, TOP, PARENT, OWN), [*map(without_next, (TOP, TOP, PARENT)), OWN]),
+        # The tree is deeper than an entry.
+        ((TOP, TOP, TOP, PARENT), [*map(without_next, (TOP, TOP, TOP, PARENT))]),
+        (({"first": "a"}, {"first": "alice"}), [{"first": "a"}, {"first": "alice"}]),
+    ],
+)
+async def test_right_on_one_tenant_shows_no_names_of_siblings_above_it(
+    app: ASGIApp,
+    stream: Stream,
+    rights: Rights,
+    compared: tuple[dict[str, Fact], ...],
+    shown: list[dict[str, Fact]],
+) -> None:
+    facts: dict[str, Fact] = {"tenant": "a", "user": "alice", "compared": compared}
+    await write(stream, AuditRecord(Millis(1), EntryType.RELEASED, facts))
+    rights.granted = {("get", "audit/a")}
+    reply = await get(app, "?tenant=a")
+    assert b"canary" not in reply.body
+    row = json.loads(reply.body)
+    assert row["facts"] == {**facts, "compared": shown}
+    assert ("hash" in row) == (shown == list(compared))
+    rights.granted = {ALL}
+    row = json.loads((await get(app, "?tenant=a")).body)
+    assert (row["facts"]["compared"], "hash" in row) == (list(compared), True)
 
 
 async def test_excerpt_omits_invalid_entries(app: ASGIApp, stream: Stream, rights: Rights) -> None:
