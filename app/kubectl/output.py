@@ -105,7 +105,8 @@ def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | N
                 if last is None or not busy:
                     raise
                 if live:
-                    live.update(Text(f"{error} Trying again; Ctrl-C ends it."), refresh=True)
+                    told = f"{escape_hidden(str(error))} Trying again; Ctrl-C ends it."
+                    live.update(Text(told), refresh=True)
                 last = ()
             else:
                 if live:

@@ -157,6 +157,15 @@ def test_a_watch_in_a_terminal_shows_warnings_below_the_table(rest: Rest) -> Non
     assert "for now." in plain
 
 
+def test_a_watch_in_a_terminal_escapes_hidden_characters_of_an_error(rest: Rest) -> None:
+    rest.refuse("GET /pools", 429, "a\u202eb asks too often.")
+    busy = rest.answers["GET /pools"]
+    rest.refuse("GET /pools", 403, "No more.")  # ends the watch
+    rest.answers["GET /pools"] = [answers.pools(), busy, rest.answers["GET /pools"]]
+    shown = in_terminal(80, "pools", "--watch", "--server", rest.url, code=1)
+    assert "a\\u202eb asks too often. Trying again; Ctrl-C ends it." in shown
+
+
 def test_watch_continues_after_429(rest: Rest) -> None:
     rest.refuse("GET /pools", 429, "Ask less often.")
     busy = rest.answers["GET /pools"]
