@@ -58,8 +58,8 @@ export async function ask(path, token, { method = "GET", body, signal, warned } 
 }
 
 /**
- * Remove the prototypes of all objects of a state whose keys are names. Without this, a user named
- * `toString` who has no entry would get a function of JavaScript.
+ * Remove the prototypes of the objects of a state that have names as keys. The prototype has functions,
+ * such as `toString`, which a user of that name would find.
  */
 export function withoutPrototypes(state) {
   const parts = Object.values(state.owed).map((part) => part.users);
