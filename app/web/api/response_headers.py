@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 
 from app.web.api.middleware import HEADER
 from app.web.api.openapi_models import add_models
@@ -54,6 +55,22 @@ LOGIN = {
 
 class DescribedApp(FastAPI):
     """A FastAPI app with the headers and shared models in its OpenAPI document."""
+
+    _encoded: bytes | None = None
+
+    def setup(self) -> None:
+        """Add the route of the document. FastAPI's own would encode it for each request.
+
+        The route needs no token, so no limit of a caller applies.
+        """
+
+        async def document(_: Request) -> Response:
+            if self._encoded is None:
+                self._encoded = bytes(JSONResponse(self.openapi()).body)
+            return Response(self._encoded, media_type=JSONResponse.media_type)
+
+        if self.openapi_url is not None:
+            self.add_route(self.openapi_url, document, include_in_schema=False)
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""

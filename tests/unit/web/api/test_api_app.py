@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fastapi.responses import JSONResponse
 
 from app.ports.liveness import Liveness
 from app.web.api import examples, problems
@@ -38,6 +39,24 @@ async def test_the_document_depends_on_no_argument(both: Both) -> None:
     app = api_app(Neighbours().context(), {NOT_DRAINING: lambda: True}, Liveness(), StreamTiming())
 
     assert app.openapi() == described_app(both.context, {}).openapi()
+
+
+async def test_the_document_is_encoded_once(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its route needs no token, and to encode it takes longer than most requests."""
+    encoded: list[object] = []
+    real = JSONResponse.render
+
+    def counted(self: JSONResponse, content: object) -> bytes:
+        encoded.append(content)
+        return real(self, content)
+
+    monkeypatch.setattr(JSONResponse, "render", counted)
+    app = described_app(both.context, {})
+    first, second = [await call(app, "GET", "/openapi.json") for _ in range(2)]
+    assert first.body == second.body
+    assert first.headers["content-type"] == "application/json"
+    assert first.json == app.openapi()
+    assert len(encoded) == 1
 
 
 PATHS = [
