@@ -105,6 +105,8 @@ class Access:
     async def _authenticate_token(self, request: Request) -> Identity:
         bearer = _bearer(request)
         if not bearer:
+            # It does not count against the address. It costs no review, and health checks of a
+            # load balancer without a token would otherwise block the callers behind it.
             raise Refused(401, "Send a token: Authorization: Bearer TOKEN, of audience fairgate.")
         address = _address(request)
         # Each unknown token costs the API server a review. Tokens that were valid before do not

@@ -145,6 +145,14 @@ async def test_good_tokens_do_not_count_as_bad_ones() -> None:
     assert [(await ask(app, "alice")).status for _ in range(10)] == [200] * 10
 
 
+async def test_requests_without_a_token_block_no_caller_of_their_address() -> None:
+    """A load balancer may check the health without a token."""
+    people = People({"alice": set()})
+    app = app_of(Access(people, address_limit=RateLimit(1, Clock())))
+    assert [(await call(app, "GET", "/")).status for _ in range(10)] == [401] * 10
+    assert (await ask(app, "alice")).status == 200
+
+
 async def test_known_caller_is_not_blocked_by_bad_tokens_from_its_address() -> None:
     people = People({"alice": set()})
     app = app_of(Access(people, address_limit=RateLimit(1, Clock())))
