@@ -53,13 +53,13 @@ WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 class _NoticedReclaim:
     """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
-    `given`: the ends that each pod was told so far. `first_owner`: that of its reservation.
+    `given`: the ends that each pod was told so far, perhaps by an earlier leader. `first_owner`:
+    that of its reservation.
     """
 
     first_owner: Uid | None
     victims: tuple[Victim, ...]
     orders: tuple[EvictForReclaim, ...]
-    started_at: Millis
     ends_at: Millis
     repeat_at: dict[Uid, Millis] = field(default_factory=dict)
     given: dict[Uid, list[Millis]] = field(default_factory=dict)
@@ -120,15 +120,17 @@ class EvictionNotices:
         fresh = [
             t for t in wanting if not self._had_valid_notice(t, now) or t.pod.uid in self._withdrawn
         ]
-        ends = [t.pod.reclaim_terms.notice_ends_at for t in wanting if t not in fresh] + list(
-            map(self._notice_end, fresh)
-        )
+        kept = {
+            t.pod.uid: ends
+            for t in wanting
+            if t not in fresh and (ends := t.pod.reclaim_terms.notice_ends_at) is not None
+        }
         found = _NoticedReclaim(
             reservation.first_owner,
             tuple(victims),
             tuple(orders),
-            now,
-            max(each for each in ends if each is not None),
+            max(*kept.values(), *map(self._notice_end, fresh), now),
+            given={uid: [ends] for uid, ends in kept.items()},
         )
         self._reclaims[reservation.pool] = found
         reservation.active_since = found.ends_at  # a victim must be gone some time after its notice
@@ -149,19 +151,17 @@ class EvictionNotices:
         return self.drain_effects()
 
     def withdraw_ended_reclaims(self) -> None:
-        """Withdraw the reclaims without a reservation: nothing waits for them any more.
+        """Withdraw the reclaims without a reservation, and all if reclaim is off.
 
         Call it before another reclaim may start in their pools, and after reservations were
         dropped.
         """
         for pool, waiting in list(self._reclaims.items()):
             reservation = self._reservations.exclusive.get(pool)
-            if (
-                reservation is None
-                or reservation.first_owner != waiting.first_owner
-                or self._is_reclaim_off()
-            ):
+            if reservation is None or reservation.first_owner != waiting.first_owner:
                 self._withdraw_reclaim(pool)
+            elif self._is_reclaim_off():
+                self._give_up(pool)
 
     def due(self) -> Millis | None:
         """Return the next time at which `due_actions` has work without a new event."""
@@ -279,6 +279,7 @@ class EvictionNotices:
             checks[number] = found
             return found.is_permitted and found.fits
 
+        self._registry.usage.tree.update_order()  # the events of this cycle may have changed it
         is_stalled = self._registry.binding.stalled_since(pool) is not None
         behind = 0 if is_stalled else len(reservation.workloads) - 1
         most = 1 + self._followers.count_next(leaf, shape, pool, behind)

@@ -1,4 +1,4 @@
-"""What happens while a reclaim waits for its notice: pods, notices and the scheduler change."""
+"""Changes of pods, notices and the scheduler while a reclaim waits for its notice."""
 
 from __future__ import annotations
 
@@ -255,8 +255,28 @@ def test_a_notice_that_arrives_after_its_reclaim_ended_is_removed_at_once() -> N
     assert town.write_notices(pods) == ["-b8"]
 
 
+def test_a_new_leader_gives_a_notice_again_that_the_old_one_withdraws() -> None:
+    town = EvictionCluster()
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    [first] = submit(town, "a0")
+    assert town.write_notices(pods) == ["b8"]
+    town.hear(ev.PodGone(town.at, first.uid))
+    withdrawal = list(town.effects)
+    town.hear(ev.LeadershipLost(town.at))
+    town.epoch += 1
+    town.lead()
+    submit(town, "a1")
+    town.effects = withdrawal  # it arrives after the new leader has found the notice
+    assert town.write_notices(pods) == ["-b8"]
+    town.wait(REPEAT_MS)
+    assert town.write_notices(pods) == ["b8"]
+    town.wait(NOTICE - 1000)
+    assert town.evicted() == []
+
+
 def with_an_empty_node(town: EvictionCluster) -> None:
-    """Add a node whose only device a pod that is not managed uses."""
+    """Add a node of one device. An unmanaged pod uses it."""
     node = Node(EMPTY, {"disk": "fast"}, {GPU: 1, PODS: 110}, True)
     used = UnmanagedPod(Uid("unmanaged"), EMPTY, {GPU: 1})
     town.hear(ev.NodeObserved(town.at, node), ev.UnmanagedPodObserved(town.at, used))
@@ -311,6 +331,27 @@ def test_a_user_who_arrives_during_the_notice_has_its_turn(town: EvictionCluster
     town.wait(NOTICE)
     assert len(answer(town, pods, refused=())) == 1
     assert town.released() == ["a-ann0"]
+
+
+def test_a_user_who_arrives_at_the_end_of_the_notice_has_its_turn(town: EvictionCluster) -> None:
+    pods = borrow(town)
+    submit(town, "a-ann0", "a-ann1", "a-ann2")
+    assert len(town.write_notices(pods)) == 3
+    town.now += NOTICE
+    submit(town, "a-bob0", "a-bob1", user="bob")
+    assert len(town.evicted()) == 1
+
+
+def test_reclaim_that_was_off_for_a_moment_starts_again(town: EvictionCluster) -> None:
+    pods = borrow(town)
+    submit(town, "a0")
+    assert len(town.write_notices(pods)) == 1
+    town.rule(reclaim=Reclaim.OFF)
+    assert town.write_notices(pods) == ["-b7"]
+    town.rule()
+    assert town.write_notices(pods) == ["b7"]
+    town.wait(NOTICE)
+    assert town.evicted() == ["b7"]
 
 
 def test_an_eviction_that_was_cancelled_does_not_end_a_later_notice() -> None:
