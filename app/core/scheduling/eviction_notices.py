@@ -1,8 +1,8 @@
 """Reclaims that wait for a notice, which some of their victims want.
 
 The victims count as being evicted meanwhile, and the freed capacity is reserved. The end of a
-notice is in the pod, so the next leader continues it. After the notice the victims are checked
-again, and evicted as one set or not at all.
+notice is in the pod, so the next leader continues it. The victims are checked again after the
+notice, and evicted as one set or not at all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_TRIES = 6
 refuse every change of a very large object."""
 
 UNFIT_MS = 60_000
-"""After a notice a reclaim waits this long for capacity that has gone, such as a node that is not
+"""Time after a notice for which a reclaim waits for missing capacity, such as a node that is not
 ready. Then it is withdrawn, and other victims are sought."""
 
 STALE_MS = 60_000
@@ -53,8 +53,8 @@ WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 class _NoticedReclaim:
     """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
-    `given`: the ends that each pod was told so far, perhaps by an earlier leader. `first_owner`:
-    that of its reservation.
+    `given`: the ends of the notices of each pod so far, perhaps by an earlier leader.
+    `first_owner`: that of its reservation.
     """
 
     first_owner: Uid | None

@@ -7,6 +7,8 @@ a client reads an answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
 from dataclasses import dataclass
 
@@ -30,9 +32,9 @@ class Limits:
 
     `header_seconds`: time from the first byte of a request to the end of its headers; without TLS
     also from the connect to the first byte. `header_bytes`: size of the request line and headers,
-    without the read that completes them; also what the framing and the trailers of a body may have
-    in addition to an eighth of its size. `body_bytes`: sum of the unfinished request bodies of all
-    connections; beyond it the connection that sends its body for longest is dropped.
+    without the read that completes them. Chunk sizes and trailers of a body may have as much, and
+    an eighth of the body. `body_bytes`: sum of the unfinished request bodies of all connections;
+    beyond it the connection that sends its body for longest is dropped.
     `write_seconds`: time in which a client must read a part of its answer. `pipelined`: requests of
     a connection that may wait for the answer to another. `connections`: beyond this number the
     connection that waits for its client for longest is dropped. `client_seconds`: a client with an
@@ -68,6 +70,10 @@ TLS = "fairgate.tls"
 WRITE_BUFFER = 64 * 1024
 """Unread bytes of an answer at which its sender pauses. uvloop's default with TLS is 512 KiB."""
 
+SEND_BUFFER = 128 * 1024
+"""Bytes of an answer in the kernel, which doubles the value. Its default is several MiB. A third of
+it must be read before a write can continue, so a slow client would seem to have stopped."""
+
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-type: text/plain; charset=utf-8\r\ncontent-length: 32\r\nconnection: close\r\n\r\n"
@@ -96,6 +102,9 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(WRITE_BUFFER)
+        with contextlib.suppress(OSError):  # the client is gone already
+            connection = transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         seconds = KEEP_ALIVE if self.scheme == "https" else self._limits.header_seconds
         self.timeout_keep_alive_task = self.loop.call_later(
             seconds, self.timeout_keep_alive_handler
