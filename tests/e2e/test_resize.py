@@ -65,3 +65,34 @@ def test_a_resize_is_charged_and_cannot_take_counted_cpu_past_the_queue(stage: S
 def told(stage: Stage, namespace: str) -> str:
     """Return all events of a namespace."""
     return stage.cluster.kubectl("get", "events", "-n", namespace)
+
+
+def test_an_exchange_between_containers_raises_no_charge(stage: Stage) -> None:
+    """Until its node has done it, a container is charged the larger of request and allocation."""
+    team = stage.namespace("exchanged")
+    stage.tenant("exchanged", "1", team)
+    two = pod("two")
+    [first] = two["spec"]["containers"]
+    second = {"name": "d", "image": first["image"]}
+    for container, cpu in ((first, "4"), (second, "1")):
+        container.setdefault("resources", {}).setdefault("requests", {})["cpu"] = cpu
+    two["spec"]["containers"] = [first, second]
+    stage.apply(team, two)
+    until("it runs", lambda: stage.running(team) == ["two"])
+    allocated = [
+        {"name": name, "image": "i", "imageID": "", "ready": True, "restartCount": 0}
+        | {"allocatedResources": {"cpu": cpu}, "resources": {"requests": {"cpu": cpu}}}
+        for name, cpu in ((first["name"], "4"), ("d", "1"))
+    ]
+    status = {"status": {"containerStatuses": allocated}}
+    assert change(stage, team, "two/status", status) == ""
+
+    def exchange(cpu: str, other: str) -> str:
+        sizes = ((first["name"], cpu), ("d", other))
+        wanted = [{"name": name, "resources": {"requests": {"cpu": size}}} for name, size in sizes]
+        return change(stage, team, "two/resize", {"spec": {"containers": wanted}})
+
+    priced_cpu(stage)
+    until("cpu counts", lambda: "cpu has a weight" in exchange("5", "1"))
+    assert "raises cpu from 5 to 8" in exchange("1", "4")
+    assert exchange("3", "1") == ""

@@ -20,7 +20,10 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A resize of a held or released pod: its present charge, and its requests before and after."""
+    """A resize of a held or released pod.
+
+    `charged` and `after` are its charges before and after, `before` its requests before.
+    """
 
     charged: Amounts
     before: Amounts

@@ -358,13 +358,17 @@ class ValidateHandler:
         return sentence
 
     def _check_resize(self, request: Request[Any]) -> str | None:
-        """Check a resize. A held pod counts too: it may be released before the growth is seen."""
+        """Check a resize. A held pod counts too: it may be released before the growth is seen.
+
+        Each container is charged the larger of its request and its node's allocation, before and
+        after. So an exchange between two containers is growth until the node has done it.
+        """
         before = objects.convert(request.old_object, objects.PodObject)
         known = self._context.view.known_pools(request.namespace)
         if known is None:
             return STALE
         after = objects.convert(request.object, objects.PodObject)
-        resize = Resize(before.demand(), before.spec.demand(), after.spec.demand())
+        resize = Resize(before.demand(), before.spec.demand(), after.demand())
         return refuse_resize(resize, known.pools, self._context.managed)
 
     def _check_eviction(self, request: Request[Any], caller: UserName) -> str | None:
