@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import socket
 import time
 from dataclasses import dataclass
@@ -37,10 +38,10 @@ class Limits:
     beyond it the connection that sends its body for longest is dropped.
     `write_seconds`: time in which a client must read a part of its answer. `pipelined`: requests of
     a connection that may wait for the answer to another. `connections`: beyond this number the
-    connection that waits for its client for longest is dropped. `client_seconds`: a client with an
-    unfinished request or unread answer for longer loses its connection before idle clients do. An
-    API server has at most 200 reviews in progress. `handshakes`: beyond this number the oldest TLS
-    handshake is dropped.
+    connections that wait for their clients for longest are dropped. `client_seconds`: a client with
+    an unfinished request or unread answer for longer loses its connection before idle clients do.
+    An API server has at most 200 reviews in progress. `handshakes`: beyond this number the oldest
+    TLS handshake is dropped.
     """
 
     header_seconds: float = 10.0
@@ -69,6 +70,9 @@ TLS = "fairgate.tls"
 
 WRITE_BUFFER = 64 * 1024
 """Unread bytes of an answer at which its sender pauses. uvloop's default with TLS is 512 KiB."""
+
+DROPPED_PART = 40
+"""One of so many connections is dropped if there are too many."""
 
 SEND_BUFFER = 128 * 1024
 """Bytes of an answer in the kernel, which doubles the value. Its default is several MiB. A third of
@@ -113,13 +117,15 @@ class Protocol(HttpToolsProtocol):
             self._drop_longest_waiting()
 
     def _drop_longest_waiting(self) -> None:
-        """Drop the connection that waits for its client for longest.
+        """Drop the connections that wait for their clients for longest.
 
         Otherwise a client with many connections would make the API server's reviews fail with 503.
+        Several are dropped at a time, because all have to be compared.
         """
         waiting = [other for other in self._others() if other._waits_for_client()]
-        if waiting:
-            min(waiting, key=Protocol._drop_order)._drop()
+        number = max(1, self._limits.connections // DROPPED_PART)
+        for each in heapq.nsmallest(number, waiting, key=Protocol._drop_order):
+            each._drop()
 
     def _others(self) -> list[Protocol]:
         others = (each for each in self.connections if isinstance(each, Protocol))
