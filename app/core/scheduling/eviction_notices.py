@@ -168,6 +168,7 @@ class EvictionNotices:
         ends = [r.ends_at for r in self._reclaims.values()]
         times = [at for end in ends for at in (end, Millis(end + UNFIT_MS)) if at > self._now]
         times += [at for r in self._reclaims.values() for at in r.repeat_at.values()]
+        times += [self._removal_time(t) for t in self._noticed.values() if not t.eviction_reason]
         return min(times, default=None)
 
     def withdraw_notice(self, uid: Uid) -> None:
@@ -342,11 +343,14 @@ class EvictionNotices:
                 self._withdrawn[uid] = self._now
 
     def _clear_void_notices(self) -> None:
-        for uid, tracked in self._noticed.items():
-            void = (tracked.pod.reclaim_terms.notice_ends_at or 0) + STALE_MS
-            at = self._withdrawn.get(uid, void)
-            if not tracked.eviction_reason and at <= self._now:
+        for tracked in self._noticed.values():
+            if not tracked.eviction_reason and self._removal_time(tracked) <= self._now:
                 self._remove_notice(tracked)
+
+    def _removal_time(self, tracked: PodRecord) -> Millis:
+        """Return when to remove, perhaps again, the notice of a pod that is not to be evicted."""
+        void = (tracked.pod.reclaim_terms.notice_ends_at or 0) + STALE_MS
+        return self._withdrawn.get(tracked.pod.uid, Millis(void))
 
     def _remove_notice(self, tracked: PodRecord) -> None:
         self._withdrawn[tracked.pod.uid] = Millis(self._now + REPEAT_MS)

@@ -485,11 +485,16 @@ class Reclaimer:
         is_overridden = (
             victim.cause is ReclaimCause.GUARANTEE and self._registry.usage.policy.overrides_budgets
         )
-        return not is_overridden and any(
-            count > 1 or self._registry.budgets.budgets_covering(tracked.pod)
-            for tracked in victim.pods
-            if (count := self._refusals.get(tracked.pod.uid))
-        )
+        for tracked in victim.pods:
+            count = self._refusals.get(tracked.pod.uid)
+            if count is None:
+                continue
+            if self._registry.budgets.budgets_covering(tracked.pod):
+                if not is_overridden:
+                    return True
+            elif count > 1:
+                return True
+        return False
 
     def _victims_of_user(
         self, case: _ReclaimContext, leaf: UserNode, cause: ReclaimCause
