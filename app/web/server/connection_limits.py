@@ -71,12 +71,12 @@ TLS = "fairgate.tls"
 WRITE_BUFFER = 64 * 1024
 """Unread bytes of an answer at which its sender pauses. uvloop's default with TLS is 512 KiB."""
 
-DROPPED_PART = 40
-"""One of so many connections is dropped if there are too many."""
+DROPPED_PART = 1 / 40
+"""This part of the connections is dropped if there are too many."""
 
 SEND_BUFFER = 128 * 1024
-"""Bytes of an answer in the kernel, which doubles the value. Its default is several MiB. A third of
-it must be read before a write can continue, so a slow client would seem to have stopped."""
+"""Bytes of an answer in the kernel, which doubles the value. By default it may be several MiB. A
+write continues after a third was read, so a slow client would seem to have stopped."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -123,7 +123,7 @@ class Protocol(HttpToolsProtocol):
         Several are dropped at a time, because all have to be compared.
         """
         waiting = [other for other in self._others() if other._waits_for_client()]
-        number = max(1, self._limits.connections // DROPPED_PART)
+        number = max(1, int(self._limits.connections * DROPPED_PART))
         for each in heapq.nsmallest(number, waiting, key=Protocol._drop_order):
             each._drop()
 
