@@ -168,7 +168,9 @@ class EvictionNotices:
         ends = [r.ends_at for r in self._reclaims.values()]
         times = [at for end in ends for at in (end, Millis(end + UNFIT_MS)) if at > self._now]
         times += [at for r in self._reclaims.values() for at in r.repeat_at.values()]
-        times += [self._removal_time(t) for t in self._noticed.values() if not t.eviction_reason]
+        removals = [self._removal_time(t) for t in self._noticed.values() if not t.eviction_reason]
+        # Only a leader removes notices. In other processes a past time would hide later timers.
+        times += [at for at in removals if at > self._now]
         return min(times, default=None)
 
     def withdraw_notice(self, uid: Uid) -> None:

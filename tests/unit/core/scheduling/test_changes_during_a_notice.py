@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.effects import EvictForReclaim, EvictPod
+from app.core.effects import EvictForReclaim, EvictPod, WithdrawReclaimNotice
 from app.core.lifecycle.binding_progress import BindingProgress
 from app.core.lifecycle.stale_pods import StaleReason
 from app.core.model import (
@@ -28,7 +28,7 @@ from app.core.model import (
 from app.core.policy import DisruptionBudgets, Reclaim, WithinQueue
 from app.core.quantities import PODS
 from app.core.scheduling.blocked_evictions import EXCLUDED_MS
-from app.core.scheduling.eviction_notices import REPEAT_MS, UNFIT_MS
+from app.core.scheduling.eviction_notices import REPEAT_MS, STALE_MS, UNFIT_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, POOL, EvictionCluster
 
@@ -273,6 +273,28 @@ def test_a_new_leader_gives_a_notice_again_that_the_old_one_withdraws() -> None:
     assert town.write_notices(pods) == ["b8"]
     town.wait(NOTICE - 1000)
     assert town.evicted() == []
+
+
+def test_a_lost_withdrawal_is_repeated_without_another_event() -> None:
+    town = EvictionCluster()
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=TERMS)}
+    town.lead()
+    [waiting] = submit(town, "a0")
+    town.write_notices(pods)
+    town.hear(ev.PodGone(town.at, waiting.uid))
+    assert town.take(WithdrawReclaimNotice)  # it fails
+    assert town.now < town.alarm <= town.now + REPEAT_MS
+    town.wait(town.alarm - town.now)
+    assert town.write_notices(pods) == ["-b8"]
+
+
+def test_a_process_that_does_not_lead_keeps_its_other_timers_after_a_notice() -> None:
+    town = EvictionCluster()
+    ends = Millis(town.now + NOTICE)
+    town.run("b0", reclaim_terms=replace(TERMS, notice_ends_at=ends))
+    town.wait(NOTICE + STALE_MS + 1)
+    due = town.engine._cycle.due()
+    assert due is None or due > town.now
 
 
 def with_an_empty_node(town: EvictionCluster) -> None:
