@@ -14,7 +14,8 @@ from app.core.quantities import ManagedResources, format_amount
 
 GROWTH = (
     "Fairgate: this resize raises {resource} from {before} to {after}, and {reason}; delete the "
-    "pod and create it again with the larger request, so that it waits for its turn."
+    "pod and create it again with the larger request, so that it waits for its turn. Until its "
+    "node has applied a resize, a container counts as the larger of its old and new request."
 )
 
 
@@ -22,12 +23,12 @@ GROWTH = (
 class Resize:
     """A resize of a held or released pod.
 
-    `charged` and `after` are its charges before and after, `before` its requests before.
+    `requests_before`: what it requested. If that stays, an infeasible earlier resize is no growth.
     """
 
-    charged: Amounts
-    before: Amounts
-    after: Amounts
+    charge_before: Amounts
+    requests_before: Amounts
+    charge_after: Amounts
 
 
 def refuse_resize(
@@ -39,8 +40,8 @@ def refuse_resize(
     Only such a resource may not grow. A request that stays as it was is no growth.
     """
     for resource in RESIZED:
-        before, after = resize.charged.get(resource, 0), resize.after.get(resource, 0)
-        if after <= before or after == resize.before.get(resource, 0):
+        before, after = resize.charge_before.get(resource, 0), resize.charge_after.get(resource, 0)
+        if after <= before or after == resize.requests_before.get(resource, 0):
             continue
         reason = _reason(resource, pools, managed)
         if reason is not None:

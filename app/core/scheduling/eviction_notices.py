@@ -53,8 +53,8 @@ WITHDRAWN_MESSAGE = "the reclaim is withdrawn; this pod stays"
 class _NoticedReclaim:
     """One reclaim. `repeat_at` is when a notice that was not observed is given again.
 
-    `given`: the ends of the notices of each pod so far, perhaps by an earlier leader.
-    `first_owner`: that of its reservation.
+    `given`: for each pod, the ends of its notices so far, also of one by an earlier leader.
+    `first_owner`: the first owner of its reservation, which identifies it.
     """
 
     first_owner: Uid | None
@@ -145,8 +145,11 @@ class EvictionNotices:
         """
         self.withdraw_ended_reclaims()
         for pool, waiting in list(self._reclaims.items()):
-            if self._is_due(waiting):
-                self._recheck_reclaim(pool, waiting, self._reservations.exclusive[pool])
+            reservation = self._reservations.exclusive[pool]
+            is_due = self._is_due(waiting)
+            reservation.active_since = waiting.ends_at  # a notice that is given again ends later
+            if is_due:
+                self._recheck_reclaim(pool, waiting, reservation)
         self._clear_void_notices()
         return self.drain_effects()
 
@@ -263,9 +266,9 @@ class EvictionNotices:
     ) -> None:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it.
 
-        If it is no longer possible for every workload, or others are next in the fair order by now,
-        it goes on for fewer; for one if the scheduler binds no pods. If the capacity does not
-        suffice for one, for example because a node is not ready, it waits for a while.
+        It goes on for as many workloads as are still permitted, fit, and are next in the fair
+        order; for at most one while the scheduler binds no pods. If the capacity does not suffice
+        for one, for example because a node is not ready, it waits for `UNFIT_MS`.
         """
         reservation = self._reservations.update_workloads(reservation, self._registry.find_workload)
         workload = self._registry.find_workload(reservation.owner.uid)

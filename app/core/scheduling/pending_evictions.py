@@ -26,7 +26,7 @@ STUCK_MS = 600_000
 class PendingEvictions:
     """Pods to evict. `_requested`: unanswered requests. `_accepted`: accepted evictions.
 
-    `_cancelled`: pods with a cancelled request that may still be carried out.
+    `_cancelled`: pods whose request was cancelled, but not answered: it may be under way.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PendingEvictions:
     def cancel(self, uids: Iterable[Uid], cause: str) -> None:
         """Cancel the `EvictPod` requests with this cause. Some pods may already be gone.
 
-        A reclaim may need the same pod after its notice.
+        If a pod is also the victim of a reclaim, its eviction for the reclaim stays due.
         """
         for uid in uids:
             order = self._requested.get(uid)

@@ -71,9 +71,9 @@ class Reclaimer:
     def exclude_until(self, uid: str, until: Millis) -> None:
         """Exclude a pod from reclaims until this time, because its eviction was refused.
 
-        Afterwards it is a victim only if no other pod can be one, if it has a budget or was refused
-        twice. A notice may last longer than the exclusion, so the same pod would be chosen again
-        and again.
+        After that time, a pod that has a disruption budget or was refused twice becomes a victim
+        only if no other pod can. A notice may last longer than the exclusion, so the same pod would
+        be chosen again and again.
         """
         self._excluded_until[uid] = until
         self._refusals[uid] += 1
@@ -359,7 +359,7 @@ class Reclaimer:
         return self._registry.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
 
     def _spare_forbidden(self, case: _ReclaimContext) -> bool:
-        """Spare victims that are not permitted, and then others, as long as the workload fits.
+        """Spare victims that the rules do not permit, then others, while the workload still fits.
 
         Return whether those that remain are permitted.
         """
@@ -402,7 +402,10 @@ class Reclaimer:
     def _is_victim_permitted(
         self, case: _ReclaimContext, victim: Victim, above: set[TenantNode] | None = None
     ) -> bool:
-        """Check a victim as if it were the last one taken; if `above`, only if compared there."""
+        """Check a victim as if it were the last one taken.
+
+        With `above`, only a victim that is compared with one of these ancestors is checked.
+        """
         if victim.cause is ReclaimCause.PRIORITY:
             return True
         mine, rival = _diverging_ancestors(case.leaf, victim.leaf)

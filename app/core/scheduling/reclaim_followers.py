@@ -93,9 +93,9 @@ class ReclaimFollowers:
         return found[: self.count_next(leaf, shape, pool, len(found))]
 
     def count_next(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName, most: int) -> int:
-        """Return how many more workloads of a class, up to `most`, the fair order starts next.
+        """Return how many workloads of a class are next in the fair order, up to `most`.
 
-        They come after a first one of the same user.
+        It assumes that a first one of the same user has started.
         """
         found = most_permitted(most, lambda number: self._is_next_after(leaf, shape, pool, number))
         self._registry.usage.tree.update_order()
@@ -111,7 +111,7 @@ class ReclaimFollowers:
         return min(MAX_FOLLOWERS, FOLLOWERS_PER_BOUND_POD * bound)
 
     def _may_follow(self, queue_key: QueueKey) -> bool:
-        """Return whether a workload waits, was not refused, and existing pods exclude it nowhere.
+        """Return whether a workload waits, was not refused, and is compared with existing pods.
 
         Only heads of queues are compared with the anti-affinity of existing pods in each cycle.
         """

@@ -13,7 +13,7 @@ from app.web.api.refused import Refused
 
 
 class LimitedStream(StreamingResponse):
-    """A stream that is sent during a turn. `Protocol` ends it if the client does not read."""
+    """A stream that is sent during a turn. The server drops a client that does not read."""
 
     def __init__(
         self,

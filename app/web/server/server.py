@@ -29,8 +29,8 @@ from app.web.server.connection_limits import (
     DEFAULTS,
     KEEP_ALIVE,
     Limits,
+    ListenerUse,
     Protocol,
-    UnfinishedBodies,
 )
 
 log = logging.getLogger("fairgate.web")
@@ -177,10 +177,10 @@ class _Server(uvicorn.Server):
         def tls_now() -> ssl.SSLContext | None:
             return tls() if callable(tls) else tls
 
-        unfinished = UnfinishedBodies()
+        use = ListenerUse()
 
         def new_protocol() -> asyncio.Protocol:
-            return Protocol(self.config, self.server_state, limits, unfinished)
+            return Protocol(self.config, self.server_state, limits, use)
 
         doors = [
             TlsAcceptor(each, new_protocol, tls_now, limits.handshakes, limits.handshake_seconds)

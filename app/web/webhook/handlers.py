@@ -361,7 +361,7 @@ class ValidateHandler:
         """Check a resize. A held pod counts too: it may be released before the growth is seen.
 
         Each container is charged the larger of its request and its node's allocation, before and
-        after. So an exchange between two containers is growth until the node has done it.
+        after. So moving cpu from one container to another is growth until the node has applied it.
         """
         before = objects.convert(request.old_object, objects.PodObject)
         known = self._context.view.known_pools(request.namespace)

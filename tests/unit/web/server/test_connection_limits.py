@@ -370,6 +370,49 @@ async def test_a_body_in_small_chunks_is_accepted() -> None:
         assert (await reader.readline()).startswith(ANSWER)
 
 
+@pytest.mark.parametrize("rest", [b"x", b"1\r\nx\r\n"], ids=["length", "chunks"])
+@on_uvloop
+async def test_an_endless_body_after_an_early_answer_ends_the_connection(rest: bytes) -> None:
+    framing = b"content-length: 9999999" if rest == b"x" else b"transfer-encoding: chunked"
+    async with serving(Limits(header_seconds=SOON)) as port, connected(port) as (reader, writer):
+        writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n" + framing + b"\r\n\r\n")
+        await reader.readuntil(b"ok\n")
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(rest)
+                    await writer.drain()
+                    await asyncio.sleep(SOON / 10)
+
+
+@on_uvloop
+async def test_an_empty_line_does_not_keep_a_connection_open() -> None:
+    async with serving(Limits(header_seconds=SOON)) as port, connected(port) as connection:
+        connection[1].write(b"\r\n")
+        assert await closed(connection) == b""
+
+
+@on_uvloop
+async def test_a_dropped_client_ends_the_answer_before_its_last_request() -> None:
+    ended = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await read_body(receive, 1000)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        stream = asyncio.create_task(receive())
+        while not stream.done():
+            part = b"x" * PART_BYTES
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(0)
+        ended.set()
+
+    async with serving(Limits(write_seconds=SOON), app=app) as port, connected(port) as client:
+        client[1].transport.pause_reading()
+        client[1].write(ASK + ASK)
+        async with asyncio.timeout(30):
+            await ended.wait()
+
+
 # --- bodies ---
 
 
@@ -395,7 +438,7 @@ async def test_oldest_unfinished_body_is_dropped_if_all_are_too_large() -> None:
 
 @on_uvloop
 async def test_unfinished_bodies_do_not_have_a_caller_turned_away() -> None:
-    limits = Limits(connections=5, client_seconds=SOON)
+    limits = Limits(connections=5, slow_seconds=SOON)
     async with serving(limits, app=large_answers) as port:
         half = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for _, writer in half:
@@ -410,7 +453,7 @@ async def test_unfinished_bodies_do_not_have_a_caller_turned_away() -> None:
 
 @on_uvloop
 async def test_request_that_has_just_begun_is_not_dropped_before_an_idle_connection() -> None:
-    limits = Limits(connections=2, client_seconds=60)
+    limits = Limits(connections=2, slow_seconds=60)
     async with serving(limits, app=large_answers) as port:
         begun = await asyncio.open_connection("127.0.0.1", port)
         begun[1].write(HALF)
@@ -447,7 +490,7 @@ async def test_connection_idle_for_longest_is_closed_at_the_limit() -> None:
 
 @on_uvloop
 async def test_connection_with_a_partial_request_is_closed_before_an_idle_one() -> None:
-    async with serving(Limits(connections=2, client_seconds=0)) as port:
+    async with serving(Limits(connections=2, slow_seconds=0)) as port:
         idle = await asyncio.open_connection("127.0.0.1", port)
         assert (await ask(idle)).startswith(ANSWER)
         dawdler = await asyncio.open_connection("127.0.0.1", port)
