@@ -261,7 +261,8 @@ def test_overlapping_pools_and_nodes_without_a_pool_are_reported(site: Site) -> 
 def test_pool_status_shows_capacity_used_free_and_fragmentation(site: Site) -> None:
     site.build(node("u-0", kind="u"), node("u-1", kind="u"), pool("u"))
     site.submit(pod("a", 6), pod("b", 6))
-    site.run(a="u-0", b="u-1")
+    # Their uids decide their order if both are created in one second.
+    until("both run", lambda: sorted(site.where().values()) == ["u-0", "u-1"])
     site.submit(pod("c", 6))
     site.hears("c", "waits for 6 nvidia.com/gpu")
 
