@@ -485,6 +485,8 @@ class Reclaimer:
         A first refusal of a pod without a budget may be due to a busy API server. A budget that the
         Policy overrides does not protect a pod at the cost of others.
         """
+        if not self._refusals:
+            return False
         is_overridden = (
             victim.cause is ReclaimCause.GUARANTEE and self._registry.usage.policy.overrides_budgets
         )

@@ -46,6 +46,13 @@ PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
 """Error statuses that every route may return."""
 
 
+PATTERN_RULES = {
+    DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5",
+    USER_NAME: USER_NAME_RULE,
+}
+"""What a refusal says about a value that does not match a pattern."""
+
+
 def api_app(
     context: RouteContext, checks: Checks, liveness: Liveness, rhythm: StreamTiming | None = None
 ) -> FastAPI:
@@ -60,11 +67,7 @@ def api_app(
         generate_unique_id_function=operation_id,
     )
     documented = KnownParameters(app)
-    told = {
-        DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5",
-        USER_NAME: USER_NAME_RULE,
-    }
-    problems.install_error_handlers(app, documented.methods, told)
+    problems.install_error_handlers(app, documented.methods, PATTERN_RULES)
     app.add_middleware(BodyLimit)
     app.add_middleware(
         AgeHeader, age=context.data_age, pause=lambda: pause_text(context), path_prefix="/v1/"

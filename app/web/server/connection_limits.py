@@ -63,7 +63,7 @@ DEFAULTS = Limits()
 
 @dataclass(slots=True)
 class ListenerUse:
-    """What the connections of a listener use together.
+    """Totals over all connections of a listener.
 
     `body_bytes`: size of the incomplete request bodies. `dropped`: connections that were dropped,
     and that the event loop has not closed yet.
@@ -191,7 +191,7 @@ class Protocol(HttpToolsProtocol):
         self._uncount_body()
         self._use.dropped -= self._is_dropped
         super().connection_lost(exc)
-        # uvicorn tells only the newest request. An older one may still be answered.
+        # uvicorn disconnects only the newest request. An older one may still be answered.
         for cycle in (self._running, *(each for each, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True

@@ -382,7 +382,7 @@ async def test_an_endless_body_after_an_early_answer_ends_the_connection(rest: b
                 while True:
                     writer.write(rest)
                     await writer.drain()
-                    await asyncio.sleep(SOON / 10)
+                    await asyncio.sleep(0)
 
 
 @on_uvloop
@@ -419,15 +419,24 @@ async def test_a_dropped_client_ends_the_answer_before_its_last_request() -> Non
 HALF = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + b"x" * 40_000
 
 
+def announcing(begun: asyncio.Queue[str]) -> ASGIApp:
+    """Return `large_answers` that also reports each request whose headers have arrived."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.put_nowait(scope["path"])
+        await large_answers(scope, receive, send)
+
+    return app
+
+
 @on_uvloop
 async def test_oldest_unfinished_body_is_dropped_if_all_are_too_large() -> None:
-    limits = Limits(body_bytes=100_000)
-    async with serving(limits, app=large_answers) as port:
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    async with serving(Limits(body_bytes=100_000), app=announcing(begun)) as port:
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         for _, writer in opened:
             writer.write(HALF)
-            await writer.drain()
-            await asyncio.sleep(0.02)  # so that the order of arrival is known
+            await begun.get()
         assert await closed(opened[0]) == b""
         for reader, writer in opened[1:]:
             writer.write(b"x" * 20_000)
@@ -438,12 +447,13 @@ async def test_oldest_unfinished_body_is_dropped_if_all_are_too_large() -> None:
 
 @on_uvloop
 async def test_unfinished_bodies_do_not_have_a_caller_turned_away() -> None:
-    limits = Limits(connections=5, slow_seconds=SOON)
-    async with serving(limits, app=large_answers) as port:
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    limits = Limits(connections=5, slow_seconds=0)
+    async with serving(limits, app=announcing(begun)) as port:
         half = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for _, writer in half:
             writer.write(HALF)
-        await asyncio.sleep(2 * SOON)
+            await begun.get()
         async with connected(port) as caller:
             assert (await ask(caller)).startswith(ANSWER)
         assert await closed(half[0]) == b""
