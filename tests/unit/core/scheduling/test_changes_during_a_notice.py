@@ -297,6 +297,26 @@ def test_a_process_that_does_not_lead_keeps_its_other_timers_after_a_notice() ->
     assert due is None or due > town.now
 
 
+def test_a_notice_that_is_lost_at_its_end_is_given_again_in_full() -> None:
+    town = EvictionCluster()
+    town.rule(max_reclaim_notice=Millis(5 * NOTICE))
+    terms = ReclaimTerms(notice=Millis(5 * NOTICE))
+    pods = {pod.name: pod for pod in town.run(*(f"b{n}" for n in range(9)), reclaim_terms=terms)}
+    town.lead()
+    submit(town, "a0")
+    assert town.write_notices(pods) == ["b8"]
+    town.wait(5 * NOTICE - 1000)
+    town.hear(ev.PodObserved(town.at, replace(pods["b8"], reclaim_terms=terms)))
+    town.wait(REPEAT_MS)
+    assert town.write_notices(pods) == ["b8"]
+    ends = pods["b8"].reclaim_terms.notice_ends_at
+    assert ends is not None
+    town.wait(ends - 1 - town.now)
+    assert town.evicted() == []
+    town.wait(1)
+    assert town.evicted() == ["b8"]
+
+
 def with_an_empty_node(town: EvictionCluster) -> None:
     """Add a node of one device. An unmanaged pod uses it."""
     node = Node(EMPTY, {"disk": "fast"}, {GPU: 1, PODS: 110}, True)

@@ -328,7 +328,7 @@ async def test_client_that_does_not_read_its_answer_is_dropped_in_time(
 
 @on_uvloop
 async def test_many_waiting_requests_of_a_connection_end_it() -> None:
-    async with serving(Limits(pipelined=8)) as port:
+    async with serving(Limits(pipelined=8, header_bytes=10**9)) as port:
         async with connected(port) as (reader, writer):
             writer.write(ASK * 9)
             for _ in range(9):
@@ -346,14 +346,15 @@ TRAILERS = b"GET /livez HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\
 @pytest.mark.parametrize("trailer", [b"a: b\r\n" * 100, b"a" * 600], ids=["many", "one"])
 @on_uvloop
 async def test_endless_trailers_of_a_body_end_the_connection(trailer: bytes) -> None:
-    async with serving(Limits(header_bytes=2000)) as port, connected(port) as (reader, writer):
+    limits = Limits(header_bytes=2000, header_seconds=3600)
+    async with serving(limits) as port, connected(port) as (reader, writer):
         writer.write(TRAILERS)
         await reader.readuntil(b"ok\n")
-        async with asyncio.timeout(30):
-            with contextlib.suppress(ConnectionError):
-                while True:
-                    writer.write(trailer)
-                    await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20_000):
+                writer.write(trailer)
+                await writer.drain()
+            pytest.fail("The connection stays open.")
 
 
 @on_uvloop
@@ -363,7 +364,7 @@ async def test_a_body_in_small_chunks_is_accepted() -> None:
         connected(port) as (reader, writer),
     ):
         writer.write(TRAILERS.removesuffix(b"0\r\n").replace(b"GET", b"POST"))
-        for _ in range(500):
+        for _ in range(5000):
             writer.write(b"40\r\n" + b"x" * 64 + b"\r\n")
             await writer.drain()
         writer.write(b"0\r\nchecksum: 7\r\n\r\n")
