@@ -213,11 +213,23 @@ class Protocol(HttpToolsProtocol):
             self._drop_oldest_body()
         if self._field_bytes <= self._limits.header_bytes + self._body_bytes // 8:
             return
-        if not self._reads_headers:
+        if not self._can_refuse():
             self._drop()
-        else:
-            self.transport.write(TOO_LARGE)
-            self.transport.close()
+            return
+        if not self._reads_headers:
+            self.cycle.disconnected = True  # otherwise the app would answer too
+        self.transport.write(TOO_LARGE)
+        self.transport.close()
+
+    def _can_refuse(self) -> bool:
+        """Return whether the next answer that the client reads is that of its newest request.
+
+        The headers may have ended in the read that exceeded the limit.
+        """
+        if self._reads_headers:
+            return self._is_idle()
+        is_next = self._running is self.cycle and not self.cycle.response_started
+        return is_next and not self._body_bytes
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= self._limits.pipelined:

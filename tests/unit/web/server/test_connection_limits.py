@@ -257,7 +257,13 @@ async def test_an_api_server_may_connect_in_advance(
 
 @pytest.mark.parametrize(
     "head",
-    [b"GET /" + b"x" * 3000, b"GET / HTTP/1.1\r\nx: " + b"x" * 3000, ASK[:-2] + b"a: b\r\n" * 500],
+    [
+        b"GET /" + b"x" * 3000,
+        b"GET / HTTP/1.1\r\nx: " + b"x" * 3000,
+        ASK[:-2] + b"a: b\r\n" * 500,
+        b"POST / HTTP/1.1\r\ncontent-length: 2\r\nx: " + b"x" * 3000 + b"\r\n\r\n",
+    ],
+    ids=["path", "one", "many", "complete"],
 )
 @on_uvloop
 async def test_headers_beyond_the_limit_are_431(head: bytes) -> None:
