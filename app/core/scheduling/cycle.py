@@ -112,8 +112,8 @@ class SchedulingCycle:
         """Release every workload that fits, in fair order."""
         effects = self._release_unmanaged(epoch)
         self.selector.reset_evaluations()
-        self._reclaimer.retry_at = self._next_cycle_at = None
-        self._reclaimer.steps = 0
+        self._next_cycle_at = None
+        self._reclaimer.totals.start_cycle()
         self._failed_searches.start_cycle(self._registry.usage.now)
         effects += self.evictions.notices.due_actions()
         self.reservations.drop_closed_out(self._registry.usage.now, self._cannot_start_yet)
@@ -165,7 +165,7 @@ class SchedulingCycle:
     def due(self) -> Millis | None:
         """Return when a cycle may find more work without a new event."""
         due = (
-            self._reclaimer.retry_at,
+            self._reclaimer.totals.retry_at,
             self._failed_searches.due(),
             self.evictions.due(),
             self.reservations.due(),
@@ -176,17 +176,17 @@ class SchedulingCycle:
 
     def apply_policy_change(self) -> None:
         """Process a change of the Policy."""
-        self._reclaimer.apply_policy_change()
+        self._reclaimer.candidates.apply_policy_change()
         self._followers.single_until.clear()
 
     def record_terminating(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""
-        self._reclaimer.record_terminating(tracked)
+        self._reclaimer.candidates.record_terminating(tracked)
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod from reservations and from the victim search."""
         self.reservations.forget_pod(uid)
-        self._reclaimer.forget_pod(uid)
+        self._reclaimer.candidates.forget_pod(uid)
 
     def _release_unmanaged(self, epoch: int) -> list[Effect]:
         """Release the held pods without managed requests. They wait for no other pod."""
@@ -417,7 +417,7 @@ class SchedulingCycle:
             return [], True
         if any(t.release_refusals for t in workload.pods_to_release):
             return [], False  # its release was refused before: an eviction for it may be useless
-        reclaimer.on_cooldown.clear()
+        reclaimer.totals.on_cooldown.clear()
         waits = False
         for pool in shape.pools:
             is_open = usage.tree.is_open(leaf, shape, pool)
@@ -431,19 +431,19 @@ class SchedulingCycle:
             if pool in self.reservations.exclusive:
                 waits = True
                 continue
-            if reclaimer.steps >= MAX_STEPS_PER_CYCLE:
+            if reclaimer.totals.steps >= MAX_STEPS_PER_CYCLE:
                 self._next_cycle_at = Millis(usage.now + 1)
                 return [], True
-            before = reclaimer.steps
+            before = reclaimer.totals.steps
             plan = reclaimer.find_victims(leaf, queue_key, shape, pool)
             usage.tree.update_order()
             if plan is not None:
                 self.release_window.record_reclaim(pool)
                 plan, followers = self._followers.extend_plan(leaf, queue_key, shape, pool, plan)
                 return self._evict(leaf, pool, plan, followers), True
-            failed.record(key, reclaimer.steps - before, usage.now)
+            failed.record(key, reclaimer.totals.steps - before, usage.now)
         reports = self._cooldown_reports.report(
-            workload.pods_to_release[0].ref, leaf.tenant, reclaimer.on_cooldown, usage.now
+            workload.pods_to_release[0].ref, leaf.tenant, reclaimer.totals.on_cooldown, usage.now
         )
         return reports, waits
 

@@ -381,4 +381,4 @@ class EvictionNotices:
         is_used = (
             known is tracked and tracked.state is PodState.USING and tracked.allocation is not None
         )
-        return is_used and self._reclaimer.needs_eviction(tracked)
+        return is_used and self._reclaimer.candidates.needs_eviction(tracked)

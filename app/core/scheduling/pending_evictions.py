@@ -40,7 +40,7 @@ class PendingEvictions:
         self._registry = registry
         self._followers = followers
         self._reservations = reservations
-        self._reclaimer = reclaimer
+        self._candidates = reclaimer.candidates
         self._cooldowns = cooldowns
         self.blocked = BlockedEvictions(registry)
         self.notices = EvictionNotices(registry, reservations, reclaimer, followers)
@@ -124,15 +124,15 @@ class PendingEvictions:
             del self._reservations.exclusive[reservation.pool]
             self._followers.single_until[reservation.pool] = excluded_until
         if isinstance(order, EvictPod):  # its requester repeats the request soon
-            self._reclaimer.exclude_until(uid, excluded_until)
+            self._candidates.exclude_until(uid, excluded_until)
             return []
         for other in self._same_reclaim(order) if order is not None else ():
             self._committed.discard(other)
             self._cancel(other)
         if order is None:
-            self._reclaimer.exclude_until(uid, excluded_until)
+            self._candidates.exclude_until(uid, excluded_until)
             return []
-        self._reclaimer.exclude_until(uid, self.blocked.record_refused(order, known))
+        self._candidates.exclude_until(uid, self.blocked.record_refused(order, known))
         if not self.blocked.record_first_report(order):
             return []
         override = (

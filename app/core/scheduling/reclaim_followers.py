@@ -64,7 +64,7 @@ class ReclaimFollowers:
         plans = {0: plan}
 
         def is_permitted(number: int) -> bool:
-            if self._reclaimer.steps >= MAX_STEPS_PER_CYCLE:
+            if self._reclaimer.totals.steps >= MAX_STEPS_PER_CYCLE:
                 return False
             together = shape.copies(1 + number)
             found = self._reclaimer.find_victims(leaf, queue_key, together, pool)

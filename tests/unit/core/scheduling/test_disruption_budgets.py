@@ -21,7 +21,7 @@ from app.core.scheduling.blocked_evictions import (
     REPORTED_MS,
     UNRELATED_AFTER_MS,
 )
-from app.core.scheduling.reclaim import MAX_TERMINATION_MS
+from app.core.scheduling.victim_candidates import MAX_TERMINATION_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import EvictionCluster, nine
 

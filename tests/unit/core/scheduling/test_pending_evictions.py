@@ -38,9 +38,9 @@ from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import PODS
 from app.core.scheduling.blocked_evictions import EXCLUDED_MS
 from app.core.scheduling.pending_evictions import STUCK_MS
-from app.core.scheduling.reclaim import MAX_TERMINATION_MS
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS
 from app.core.scheduling.reservation import CLOSED_OUT_MS
+from app.core.scheduling.victim_candidates import MAX_TERMINATION_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster, nine
 

@@ -1,0 +1,126 @@
+"""The trial state of one victim search: usage without the victims taken so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Millis, PoolName, TenantName, Uid
+from app.core.placement.allocations import Allocations
+from app.core.placement.assignment import Assignment
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.scheduling.victims import Victim
+
+STEPS_PER_TRIAL = 10
+"""Work of one change of the trial state, relative to that of listing one pod."""
+
+
+@dataclass(slots=True)
+class SearchTotals:
+    """What the searches of a cycle cost, and what they skipped.
+
+    `steps`: their work, in units of about 10 µs of CPU time. `retry_at`: when a rejected victim may
+    become eligible. `on_cooldown`: the reclaims on cooldown, each with the protected tenant and the
+    end of the cooldown. The caller empties it before a new workload.
+    """
+
+    steps: int = 0
+    retry_at: Millis | None = None
+    on_cooldown: dict[tuple[Uid, PoolName, TenantName], Millis] = field(default_factory=dict)
+
+    def start_cycle(self) -> None:
+        """Reset the work and the time of the next attempt."""
+        self.steps, self.retry_at = 0, None
+
+    def retry_by(self, at: Millis) -> None:
+        """Record that a victim may become eligible at this time."""
+        self.retry_at = Millis(min(at, self.retry_at or at))
+
+
+@dataclass(slots=True)
+class ReclaimTrial:
+    """A workload that needs victims, and those taken for it.
+
+    Taken victims and terminating pods are removed from the share tree and the nodes. `restore` must
+    be called at the end.
+    """
+
+    registry: PodRegistry
+    placement: Allocations
+    totals: SearchTotals
+    leaf: UserNode
+    queue_key: QueueKey
+    shape: EquivalenceClass
+    pool: PoolName
+    victims: list[Victim] = field(default_factory=list)
+    terminating: list[PodRecord] = field(default_factory=list)
+
+    def remove_terminating(self, pods: list[PodRecord]) -> None:
+        """Count these pods as gone."""
+        self.terminating = pods
+        for tracked in pods:
+            self._add_pod_usage(tracked, -1)
+
+    def restore(self) -> None:
+        """Restore the state before the search."""
+        for victim in reversed(self.victims):
+            self.add_victim_usage(victim, 1)
+        for tracked in reversed(self.terminating):
+            self._add_pod_usage(tracked, 1)
+
+    def take(self, victim: Victim, index: int | None = None) -> None:
+        """Take a victim. `index` is its place among the victims; by default it becomes the last."""
+        self.add_victim_usage(victim, -1)
+        self.victims.insert(len(self.victims) if index is None else index, victim)
+
+    def spare(self, victim: Victim) -> None:
+        """Undo `take`."""
+        self.victims.remove(victim)
+        self.add_victim_usage(victim, 1)
+
+    def add_victim_usage(self, victim: Victim, sign: int) -> None:
+        """Add the usage of a victim to the tree and the nodes. Sign -1 removes it."""
+        for tracked in victim.pods:
+            self._add_pod_usage(tracked, sign)
+
+    def _add_pod_usage(self, tracked: PodRecord, sign: int) -> None:
+        self.totals.steps += STEPS_PER_TRIAL
+        allocation, leaf = tracked.allocation, tracked.leaf
+        assert allocation is not None
+        assert leaf is not None
+        self.registry.usage.tree.add_usage(leaf, allocation.pool, allocation.demand, sign)
+        if sign > 0:
+            self.placement.add_allocation(allocation)
+        else:
+            self.placement.remove_allocation(allocation)
+
+    def fits(self) -> bool:
+        """Return whether the workload could start in this state."""
+        if self.find_assignment() is None:
+            return False
+        return self.registry.usage.tree.is_within_limits(self.leaf, self.shape, self.pool)
+
+    def find_assignment(self) -> Assignment | None:
+        """Return an assignment of the workload. No pod is evicted for nodes that may not come."""
+        plan = self.placement.find_assignment(self.shape, self.pool)
+        beyond = self.placement.autoscaling_capacity
+        if (
+            plan is not None
+            and plan.has_future_nodes
+            and not beyond.is_scale_up_reliable(self.pool, self.leaf.account)
+        ):
+            return None
+        if (
+            plan is not None
+            and not plan.has_future_nodes
+            and self.placement.count_waiting_for_nodes(self.pool)
+        ):
+            return None  # freed capacity goes to released pods that wait in the scheduler
+        return plan
+
+    def loses_minimum(self, victim: Victim) -> bool:
+        """Return whether the minimum is taken from the gang of a further pod."""
+        return any(each.gang == victim.gang and not each.is_extra_pod for each in self.victims)
