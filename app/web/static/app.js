@@ -1,10 +1,10 @@
 // The page: signs in, listens to the stream, and shows the view of the address.
 
-import { html, render, useCallback, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
-import { ask as request, listen as listenTo, withoutPrototypes } from "./stream.js";
+import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/htm/preact-standalone.js";
+import { ask as request, listen as listenTo, LATEST, SOONEST, withoutPrototypes } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
 import { moment, time, visible } from "./format.js";
-import { NotAllowed, rightIn, Term } from "./components.js";
+import { Guarded, NotAllowed, rightIn, Term } from "./components.js";
 import { Audit } from "./views/audit.js";
 import { Glossary } from "./views/glossary.js";
 import { History } from "./views/history.js";
@@ -19,6 +19,12 @@ import { Tenant } from "./views/tenant.js";
 const TOKEN = "fairgate.token";
 const THEME = "fairgate.theme";
 const THEMES = ["system", "light", "dark"];
+
+/** A header can contain these characters. The browser refuses others like a broken connection. */
+const TOKEN_TEXT = /^[\x21-\x7e]+$/;
+
+/** Milliseconds until waits are drawn again if nothing else changes. */
+const REDRAW = 10_000;
 
 /** The beginning of a warning of the API, by fault: a header has no code. */
 const PAUSES = {
@@ -41,23 +47,36 @@ const VIEWS = [
 /** The objects of each view that needs a right. */
 const OBJECTS = { tenants: "the tenants", queues: "the queues", nodes: "the nodes", history: "the history", audit: "the audit entries" };
 
-/** The session: null while unknown, else {token, caller}. `token` is null behind a proxy. */
+/**
+ * The session: null while unknown, else {token, caller}. `token` is null behind a proxy. `caller` is null
+ * if signed out, and "" while the server cannot tell it: only a refusal ends a session.
+ */
 function useSession() {
   const [session, setSession] = useState(null);
   const [why, setWhy] = useState("");
+  const attempt = useRef(0);
   const begin = useCallback(async (token) => {
-    try {
-      const { name } = await request("/v1/me", token);
+    const mine = ++attempt.current;
+    if (token && !TOKEN_TEXT.test(token)) return end("This text has characters that no token has; copy the token again.");
+    for (let wait = SOONEST; mine === attempt.current; wait = Math.min(LATEST, 2 * wait)) {
+      let caller = "";
+      try {
+        caller = (await request("/v1/me", token)).name;
+      } catch (error) {
+        if (mine !== attempt.current) return undefined;
+        if (error.status === 401 || error.status === 403) return end(error.status === 401 && !token ? "" : error.message);
+      }
+      if (mine !== attempt.current) return undefined;
       if (token) sessionStorage.setItem(TOKEN, token);
       setWhy("");
-      setSession({ token, caller: name });
-    } catch (error) {
-      // A server that has just started knows the token, but not the cluster yet.
-      if (error.status === 503 && token) setSession({ token, caller: "" });
-      else end(error.status === 401 && !token ? "" : error.message);
+      setSession((old) => (old?.caller === caller && old.token === token ? old : { token, caller }));
+      if (caller) return undefined;
+      await new Promise((resume) => setTimeout(resume, wait));
     }
+    return undefined;
   }, []);
   const end = useCallback((reason = "") => {
+    attempt.current += 1;
     sessionStorage.removeItem(TOKEN);
     setWhy(reason);
     setSession({ token: null, caller: null });
@@ -68,13 +87,14 @@ function useSession() {
   return { session, why, begin, end };
 }
 
+const NO_NEWS = { state: null, hello: null, link: "connecting", why: "" };
+
 /** The data of the stream: {state, hello, link}. `link`: connecting, live, lost or denied. */
-function useStream(session, end) {
-  const [news, setNews] = useState({ state: null, hello: null, link: "connecting", why: "" });
+function useStream(token, isSignedIn, end) {
+  const [news, setNews] = useState(NO_NEWS);
   useEffect(() => {
-    if (!session || session.caller === null) return undefined;
-    setNews({ state: null, hello: null, link: "connecting", why: "" });
-    return listenTo(session.token, (item) => {
+    if (!isSignedIn) return undefined;
+    const stop = listenTo(token, (item) => {
       if (item.kind === "live") setNews((old) => ({ ...old, link: "live", why: "" }));
       else if (item.kind === "lost") setNews((old) => ({ ...old, link: "lost", why: item.why, heard: item.heard }));
       else if (item.kind === "denied" && item.status === 401) end(`You were signed out: ${item.why}`);
@@ -82,12 +102,25 @@ function useStream(session, end) {
       else if (item.name === "hello") setNews((old) => ({ ...old, hello: item.data }));
       else if (item.name === "state") setNews((old) => ({ ...old, state: withoutPrototypes(item.data), at: Date.now() }));
     });
-  }, [session]);
+    return () => {
+      stop();
+      setNews(NO_NEWS); // the next caller may have other rights
+    };
+  }, [token, isSignedIn]);
   return news;
 }
 
+/** Return the storage of the browser, which may be switched off. */
+function storage() {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
 function useTheme() {
-  const stored = localStorage.getItem(THEME);
+  const stored = storage()?.getItem(THEME);
   const [theme, setTheme] = useState(THEMES.includes(stored) ? stored : "system");
   const [scheme, setScheme] = useState(0);
   if (theme === "system") document.documentElement.removeAttribute("data-theme");
@@ -100,7 +133,7 @@ function useTheme() {
   }, []);
   const next = () => {
     const following = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    localStorage.setItem(THEME, following);
+    storage()?.setItem(THEME, following);
     setTheme(following);
   };
   return { theme, paint: `${theme} ${scheme}`, next };
@@ -108,22 +141,34 @@ function useTheme() {
 
 function App() {
   const { session, why, begin, end } = useSession();
-  const news = useStream(session, end);
+  const isSignedIn = session !== null && session.caller !== null;
+  const token = session?.token;
+  const news = useStream(token, isSignedIn, end);
   const look = useTheme();
   const [here, setHere] = useState(current);
   useEffect(() => listenToAddress(() => setHere(current())), []);
   const [pause, setPause] = useState("");
-  const isSignedIn = session !== null && session.caller !== null;
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => redraw((number) => number + 1), REDRAW);
+    return () => clearInterval(timer);
+  }, []);
+  const leaving = useMemo(() => new AbortController(), [token, isSignedIn]);
+  useEffect(() => () => {
+    leaving.abort();
+    setPause("");
+  }, [leaving]);
   const ask = useCallback(
-    async (path, options) => {
+    async (path, { signal, ...options } = {}) => {
+      const signals = signal ? AbortSignal.any([signal, leaving.signal]) : leaving.signal;
       try {
-        return await request(path, session?.token, { ...options, warned: setPause });
+        return await request(path, token, { ...options, signal: signals, warned: setPause });
       } catch (error) {
-        if (error.status === 401) end(`You were signed out: ${error.message}`);
+        if (error.status === 401 && !leaving.signal.aborted) end(`You were signed out: ${error.message}`);
         throw error;
       }
     },
-    [session],
+    [leaving],
   );
   const title = isSignedIn ? `${titleOf(here, viewOf(here, news))} · Fairgate` : "Fairgate";
   useEffect(() => {
@@ -145,7 +190,7 @@ function App() {
     <main id="main" tabindex="-1">
       ${session === null ? html`<p class="note" role="status">Connecting …</p>` : null}
       ${session !== null && !isSignedIn ? html`<${SignIn} begin=${begin} why=${why} />` : null}
-      ${isSignedIn ? html`<${View} here=${here} news=${news} ask=${ask} paint=${look.paint} />` : null}
+      ${isSignedIn ? html`<${Guarded} place=${location.hash}><${View} here=${here} news=${news} ask=${ask} paint=${look.paint} /><//>` : null}
     </main>
     ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} isAlone=${news.link === "denied"} />` : null}
     <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p>${isSignedIn ? html`<p class="account">${visible(session.caller)}</p>` : null}<button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>
@@ -166,7 +211,7 @@ function titleOf(here, view) {
 function Status({ news, pause, isSignedIn }) {
   const { link, state } = news;
   let [kind, text] = ["off", "Signed out"];
-  if (isSignedIn && link === "connecting") [kind, text] = ["waiting", "Connecting …"];
+  if (isSignedIn && (link === "connecting" || (link === "live" && !state))) [kind, text] = ["waiting", "Connecting …"];
   else if (isSignedIn && link === "lost") [kind, text] = ["lost", "Connection lost"];
   else if (isSignedIn && link === "denied" && pause) [kind, text] = ["lost", "Releases paused"];
   else if (isSignedIn && link === "denied") [kind, text] = ["waiting", "My work only"];

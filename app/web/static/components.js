@@ -1,6 +1,6 @@
 // Parts that several views use. Text is set as text, never as markup.
 
-import { html, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
+import { html, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm/preact-standalone.js";
 import { visible } from "./format.js";
 import { address } from "./router.js";
 
@@ -78,6 +78,17 @@ export function Details({ summary, children }) {
 /** A sentence in place of a table without rows, and a command to try. */
 export function Empty({ children, command }) {
   return html`<p class="note">${children}${command ? html` <code>${command}</code>` : null}</p>`;
+}
+
+/** Draws its content, or a sentence if that throws. The rest of the page, and other places, go on. */
+export function Guarded({ place, children }) {
+  const failed = useRef(null);
+  const [error, again] = useErrorBoundary((thrown) => {
+    failed.current = place;
+    console.error(thrown);
+  });
+  if (!error || failed.current !== place) return children;
+  return html`<p class="problem" role="alert">This part cannot be shown, because the page met data that it does not expect. <button type="button" onClick=${again}>Try again</button></p>`;
 }
 
 /** Return the right that a refusal of the API names: "get stream.fairgate.io". */

@@ -4,6 +4,7 @@ const FIRST = "#/";
 
 let listener = () => {};
 let page = FIRST;
+let isClosing = false;
 
 history.scrollRestoration = "manual";
 
@@ -63,8 +64,11 @@ export function change(query) {
 
 /** Close the pod. The view below did not move. */
 export function closePod() {
-  if (history.state?.isOpened) history.back();
-  else {
+  if (isClosing) return; // a second click would leave the view below
+  if (history.state?.isOpened) {
+    isClosing = true;
+    history.back();
+  } else {
     history.replaceState(null, "", page);
     listener();
   }
@@ -80,6 +84,7 @@ export function listen(told) {
     open(link.getAttribute("href"));
   };
   const back = () => {
+    isClosing = false;
     told();
     const { scroll } = history.state ?? {};
     if (scroll !== undefined) requestAnimationFrame(() => scrollTo(0, scroll));

@@ -46,7 +46,8 @@ export function SearchBox({ ask, caller }) {
 
   useEffect(() => {
     const focus = (event) => {
-      if (event.key !== "/" || event.target.closest("input, textarea, select")) return;
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.closest("input, textarea, select") || document.querySelector("[aria-modal]")) return;
       event.preventDefault();
       field.current?.focus();
     };
@@ -64,10 +65,10 @@ export function SearchBox({ ask, caller }) {
     const timer = setTimeout(async () => {
       try {
         const { items } = await ask(`/v1/search?${new URLSearchParams({ q: wanted, limit: String(MOST) })}`, { signal: stopping.signal });
-        setAnswer({ items });
+        setAnswer({ wanted, items });
         setChosen(0);
       } catch (error) {
-        if (!stopping.signal.aborted) setAnswer({ items: [], error: error.message });
+        if (!stopping.signal.aborted) setAnswer({ wanted, items: [], error: error.message });
       }
     }, PAUSE);
     return () => {
@@ -89,7 +90,7 @@ export function SearchBox({ ask, caller }) {
     const items = answer?.items ?? [];
     if (event.key === "ArrowDown") setChosen(Math.min(items.length - 1, chosen + 1));
     else if (event.key === "ArrowUp") setChosen(Math.max(0, chosen - 1));
-    else if (event.key === "Enter" && items[chosen]) follow(items[chosen]);
+    else if (event.key === "Enter" && items[chosen] && answer.wanted === text.trim()) follow(items[chosen]);
     else if (event.key === "Escape") leave();
     else if (event.key === "/" && !text) return event.preventDefault(); // the field has the focus already
     else return;

@@ -1,9 +1,11 @@
 // Receives the server-sent events of /v1/stream. It uses fetch, because EventSource cannot send a
 // token. It reconnects unless the caller lacks the right.
 
-const SOONEST = 1000;
-const LATEST = 30000;
+/** Milliseconds until the first and the last attempts to connect again. */
+export const SOONEST = 1000;
+export const LATEST = 30000;
 const SILENT = 45000;
+const LONGEST_REASON = 500;
 /** A connection that ends sooner is reported. */
 const LASTED = 10000;
 
@@ -15,12 +17,16 @@ export class Denied extends Error {
   }
 }
 
+/** Return the reason in an error of the API, of the Kubernetes API server or of a proxy. */
 async function problemOf(answer) {
+  const text = await answer.text().catch(() => "");
   try {
-    return (await answer.json()).detail;
+    const { detail, message } = JSON.parse(text);
+    if (detail ?? message) return detail ?? message;
   } catch {
-    return `${answer.status} ${answer.statusText}`;
+    if (text && answer.headers.get("content-type")?.startsWith("text/plain")) return text.slice(0, LONGEST_REASON);
   }
+  return `${answer.status} ${answer.statusText}`;
 }
 
 /** An error status of the API. `retryAfter`: in how many seconds to try again, 0 if not stated. */
@@ -134,6 +140,7 @@ export function listen(token, told) {
           if (data.status === 401 || data.status === 403) throw new Denied(data.status, data.detail);
           throw new Error(data.detail);
         }
+        if (stopping.signal.aborted) return;
         wait = SOONEST;
         told({ kind: "event", name: event.name, data });
       }

@@ -1,7 +1,7 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
 import { amounts, estimateText, exactMoment, lasting, sentence, visible } from "../format.js";
-import { Rule, Term, useAnswer } from "../components.js";
+import { Guarded, Rule, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
 
@@ -37,8 +37,8 @@ export function PodDrawer({ namespace, name, ask, isAlone }) {
       <h2 id="pod-title" tabindex="-1" ref=${heading}>${visible(`${namespace}/${name}`)}</h2>
       <button type="button" onClick=${closePod}>Close</button>
     </div>
-    <${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} />
-    <${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} />
+    <${Guarded} place=${path}><${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} /><//>
+    <${Guarded} place=${path}><${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} /><//>
   </div>`;
 }
 

@@ -1,0 +1,140 @@
+"""Errors that must not end the session or stop the page, and races of its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, held, served
+
+POD = "robotics/wait-0"
+FAULTS = {
+    "502": {"status": 502, "body": "Bad Gateway"},
+    "429": {"status": 429, "json": {"detail": "too many requests"}},
+    "no network": None,
+}
+
+
+@pytest.fixture
+def place() -> Iterator[Served]:
+    with served(ApiCluster(leader_message=LED), QUICK) as place:
+        place.deliver(*busy())
+        yield place
+
+
+def fail(page: Page, answer: dict[str, object] | None) -> None:
+    """Let the requests of the session and of the stream fail."""
+
+    def reply(route: Route) -> None:
+        route.abort() if answer is None else route.fulfill(**answer)  # type: ignore[arg-type]
+
+    for path in ("me", "stream"):
+        page.route(f"**/v1/{path}", reply)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_reload_during_a_fault_does_not_sign_out(opens: Opens, place: Served, fault: str) -> None:
+    page = live(opens, place)
+    fail(page, FAULTS[fault])
+    page.reload()
+    expect(page.get_by_role("status").first).to_have_text("Connection lost")
+    page.unroute_all()
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    expect(page.locator(".caller")).to_have_text("alice@example.com")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 504, "json": {"kind": "Status", "message": "the replica does not answer"}},
+        {"status": 502, "content_type": "text/plain", "body": "the replica does not answer"},
+    ],
+    ids=["Kubernetes", "proxy"],
+)
+def test_error_of_another_server_is_shown(
+    opens: Opens, place: Served, answer: dict[str, object]
+) -> None:
+    page = live(opens, place)
+    fail(page, answer)
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("the replica does not answer")
+
+
+def test_text_that_cannot_be_a_token_is_refused(opens: Opens, place: Served) -> None:
+    page = opens(place)
+    sign_in(page, "alice\u2019s")
+    expect(page.get_by_role("alert")).to_contain_text("copy the token again")
+
+
+def test_unexpected_data_stops_only_the_part_that_shows_it(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.evaluate("console.error = () => {}")  # this test expects an error
+    page.route(f"**/v1/workloads/{POD}", lambda route: route.fulfill(json={"state": "held"}))
+    go(page, f"pods/{POD}")
+    drawer = page.get_by_role("dialog")
+    expect(drawer.get_by_role("alert")).to_contain_text("This part cannot be shown")
+    page.unroute_all()
+    drawer.get_by_role("button", name="Try again").click()
+    expect(drawer.locator(".sentence")).to_be_visible()
+    drawer.get_by_role("button", name="Close").click()
+    place.deliver(held("more", "robotics", "erin@example.com"))
+    expect(page.locator("tr[data-name=robotics] td[data-label=Pods]")).to_have_text("8")
+
+
+def test_sign_out_stops_requests_that_have_begun(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.evaluate("console.error = () => {}")
+    page.route("**/v1/history**", lambda route: None)  # never answered
+    with page.expect_event("requestfailed", lambda request: "/v1/history" in request.url):
+        with page.expect_request("**/v1/history**"):
+            go(page, "history")
+        page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_second_click_on_close_does_not_leave_the_view(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.get_by_role("link", name="Queues", exact=True).click()
+    page.evaluate("document.querySelector('a[href=\"#/queues\"]').focus()")
+    page.get_by_role("combobox", name="Search").fill("wait-0")
+    page.get_by_role("option").first.click()
+    close = page.get_by_role("dialog").get_by_role("button", name="Close")
+    close.evaluate("button => { button.click(); button.click(); }")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    settled(page, "location.hash === '#/queues'")
+    page.go_back()
+    settled(page, "location.hash !== '#/queues'")
+
+
+def test_enter_opens_no_hit_of_an_older_text(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    field = page.get_by_role("combobox", name="Search")
+    field.fill("wait-0")
+    expect(page.get_by_role("option").first).to_be_visible()
+    page.route("**/v1/search?q=wait-0x*", lambda route: None)  # never answered
+    field.press("x")
+    field.press("Enter")
+    expect(field).to_have_value("wait-0x")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_slash_does_not_leave_the_drawer(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    go(page, f"pods/{POD}")
+    heading = page.get_by_role("dialog").get_by_role("heading", name=POD)
+    expect(heading).to_be_focused()
+    page.keyboard.press("/")
+    expect(heading).to_be_focused()
+
+
+def test_waits_grow_if_nothing_changes(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "queues", now=NOW)
+    waits = page.locator("td[data-label=Waits]").first
+    before = waits.text_content()
+    assert before
+    page.clock.set_fixed_time(NOW / 1000 + 7200)
+    expect(waits).not_to_have_text(before)
