@@ -85,6 +85,8 @@ class PodRegistry:
         self.gangs = Gangs(usage, self._equivalence_table)
         self.budgets = BudgetRegistry()
         self.binding = BindingProgress()
+        self.reclaim_pauses: dict[Uid, Millis] = {}
+        """Until when no pod is evicted for a held pod, because its release was refused."""
         self.tenant_gaps = TenantGaps(tenancy)
         self.banned_backoff_keys: frozenset[BackoffKey] = frozenset()
         """Backoff keys of pods that are excluded from the order."""

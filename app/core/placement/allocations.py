@@ -7,7 +7,7 @@ more than 500 lines because the cached answers depend on every change of an allo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,7 @@ from app.core.podspec.constraints import (
     PodDistanceRule,
 )
 from app.core.podspec.equivalence_class import EquivalenceClass, Pins
+from app.core.quantities import fits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -467,6 +468,24 @@ class Allocations:
             else 0
         )
 
+    def could_waiting_pod_use(
+        self,
+        pool: PoolName,
+        nodes: Iterable[NodeName | None],
+        apart_from: Collection[Allocation],
+    ) -> bool:
+        """Return whether a pod that waits for a new node fits now on one of these nodes."""
+        admits = self._pools.node_filter.is_node_allowed
+        free = {node: self.free_on(pool, node) for node in set(nodes) if node is not None}
+        return any(
+            (allocation.node_names is None or node in allocation.node_names)
+            and fits(allocation.demand, room)
+            and admits(allocation.node_constraints, node)
+            for allocation in self._unassigned_allocations.get(pool, ())
+            if allocation not in apart_from
+            for node, room in free.items()
+        )
+
     def assign_pods_to_new_nodes(self) -> None:
         """Assign pods that wait for new nodes to nodes with new capacity. Cheap without any."""
         for pool, drifters in self._unassigned_allocations.items():
@@ -548,13 +567,29 @@ class Allocations:
     def _is_free_capacity_awaited(self, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether released pods without a node need capacity that a workload would use.
 
-        They take any capacity as soon as it is free.
+        They take any capacity as soon as it is free, except for pods that wait for lost nodes.
         """
         if not any(self._unassigned.get(pool, {}).values()):
             return False
+        awaited, returning = dict(self._unassigned[pool]), dict[Resource, int]()
+        for allocation in self._unassigned_allocations.get(pool, ()):
+            if self._waits_for_lost_node(allocation):
+                add_to(awaited, allocation.demand, -1)
+                add_to(returning, allocation.demand, 1)
+        if not any(awaited.values()):
+            return False
         most = self.autoscaling_capacity.declared_max_capacity(pool)
         free = self._free_at_max_size(pool) if most else self.free(pool)
+        add_to(free, returning, 1)
         return any(v > free.get(r, 0) for r, v in shape.total.items() if not most or r in most)
+
+    def _waits_for_lost_node(self, allocation: Allocation) -> bool:
+        """Return whether none of the nodes that a pod may be on is ready."""
+        pool = allocation.pool
+        pin = self._pools.node_filter.allowed_nodes(
+            allocation.node_constraints, allocation.node_names, pool
+        )
+        return pin is not None and not self._pools.ready_nodes(pool, pin)
 
     def _has_unplaced_peer(self, rules: list[PodDistanceRule], pool: PoolName) -> bool:
         """Return whether a released pod of the same topology spread has no assumed node.
@@ -565,12 +600,8 @@ class Allocations:
         even = {each.group for each in rules if each.kind is DistanceRuleKind.EVEN}
         for allocation in self._unassigned_allocations.get(pool, ()) if even else ():
             groups = (e.group for e in allocation.distance_rules if e.kind is DistanceRuleKind.EVEN)
-            if not even.isdisjoint(groups):
-                pin = self._pools.node_filter.allowed_nodes(
-                    allocation.node_constraints, allocation.node_names, pool
-                )
-                if pin is None or self._pools.ready_nodes(pool, pin):
-                    return True
+            if not even.isdisjoint(groups) and not self._waits_for_lost_node(allocation):
+                return True
         return False
 
     def _free_at_max_size(self, pool: PoolName) -> dict[Resource, int]:

@@ -34,6 +34,7 @@ from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import fits
 from app.core.release_patch import release_labels
+from app.core.scheduling.blocked_heads import BlockedHeads
 from app.core.scheduling.failed_searches import MAX_STEPS_PER_CYCLE, FailedSearches, SearchKey
 from app.core.scheduling.least_borrowers import LeastBorrowers
 from app.core.scheduling.pending_evictions import PendingEvictions
@@ -74,10 +75,15 @@ class SchedulingCycle:
             registry, placement, self.reservations, options.on_evaluate
         )
         self._least_borrowers = LeastBorrowers(registry, self.reservations)
+        self._blocked_heads = BlockedHeads(
+            registry, placement, self.reservations, self.selector.fits_now, options.on_evaluate
+        )
         self._on_evaluate = options.on_evaluate
         self.in_flight: set[Uid] = set()
         self.cooldowns = ReclaimCooldowns()
-        self._reclaimer = Reclaimer(registry, placement, self.cooldowns)
+        self._reclaimer = Reclaimer(
+            registry, placement, self.cooldowns, self.selector.withheld_from_reclaim
+        )
         self._followers = ReclaimFollowers(
             registry, self._reclaimer, follows_binding_rate=options.follows_binding_rate
         )
@@ -105,6 +111,7 @@ class SchedulingCycle:
         """End a leader term: the outcome of pending releases and evictions is unknown."""
         self.in_flight.clear()
         self.reservations.exclusive.clear()
+        self.reservations.gangs.clear()
         self.evictions.end_term()
         self._cooldown_reports.end_term()
 
@@ -129,7 +136,7 @@ class SchedulingCycle:
                 choice = self.selector.select_head(leaf)
             backfilled = choice is None
             if choice is None:
-                heads = self.selector.find_blocked_heads()
+                heads = self._blocked_heads.find()
                 if self._update_exclusions(
                     [leaf.head[0].uid for leaf, *_ in heads if leaf.head is not None]
                 ):
@@ -415,8 +422,11 @@ class SchedulingCycle:
         workload = self._registry.find_workload(queue_key.uid)
         if workload is None or self.reservations.has_exclusive_reservation(queue_key.uid):
             return [], True
-        if any(t.release_refusals for t in workload.pods_to_release):
-            return [], False  # its release was refused before: an eviction for it may be useless
+        pauses = self._registry.reclaim_pauses
+        resumes = max(pauses.get(tracked.pod.uid, 0) for tracked in workload.pods_to_release)
+        if resumes > usage.now:
+            reclaimer.totals.retry_by(Millis(resumes))
+            return [], False  # its release was refused: an eviction for it may be useless
         reclaimer.totals.on_cooldown.clear()
         waits = False
         for pool in shape.pools:
@@ -435,6 +445,7 @@ class SchedulingCycle:
                 self._next_cycle_at = Millis(usage.now + 1)
                 return [], True
             before = reclaimer.totals.steps
+            self._on_evaluate(None)  # the pods of others make a search expensive
             plan = reclaimer.find_victims(leaf, queue_key, shape, pool)
             usage.tree.update_order()
             if plan is not None:
@@ -493,10 +504,10 @@ class SchedulingCycle:
     def _drop_unusable_reservations(self) -> None:
         """Drop exclusive reservations without remaining victims if others took the capacity."""
         for pool, reservation in list(self.reservations.exclusive.items()):
-            if reservation.completes_gang:
-                continue
-            placement, shape = self._placement, reservation.equivalence_class
-            fits = placement.find_assignment_for(reservation.leaf.account, shape, pool)
+            placement, leaf = self._placement, reservation.leaf
+            shape = reservation.equivalence_class
+            withheld = self.selector.withheld_from_reclaim(leaf, reservation.owner, shape, pool)
+            fits = placement.find_assignment_for(leaf.account, shape, pool, withheld)
             if not (reservation.victims or fits or placement.find_limiting_rule(shape, pool)):
                 del self.reservations.exclusive[pool]
 

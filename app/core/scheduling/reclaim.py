@@ -6,14 +6,14 @@ afterwards. It does not evict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from app.core.effects import ReclaimCause
 from app.core.fairshare.tree_node import TenantNode, UserNode, users_below
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import NodeName, PoolName, Resource
-from app.core.placement.allocations import Allocations
+from app.core.model import NodeName, PoolName, Resource, TenantName
+from app.core.placement.allocations import Allocations, ReservedCapacity
 from app.core.placement.autoscaling_capacity import FUTURE_NODE
 from app.core.placement.pools import add_to
 from app.core.podspec.equivalence_class import EquivalenceClass
@@ -26,11 +26,19 @@ from app.core.scheduling.victims import ReclaimCheck, ReclaimPlan, Victim
 
 
 class Reclaimer:
-    """Searches victims: see `find_victims`. `totals` sums up the searches of a cycle."""
+    """Searches victims: see `find_victims`. `totals` sums up the searches of a cycle.
+
+    `withheld` returns the capacity that a workload may not use, because it is reserved for others.
+    """
 
     def __init__(
-        self, registry: PodRegistry, placement: Allocations, cooldowns: ReclaimCooldowns
+        self,
+        registry: PodRegistry,
+        placement: Allocations,
+        cooldowns: ReclaimCooldowns,
+        withheld: Callable[[UserNode, QueueKey, EquivalenceClass, PoolName], ReservedCapacity],
     ) -> None:
+        self._withheld = withheld
         self.totals = SearchTotals()
         self.candidates = VictimCandidates(registry, self.totals)
         self._registry = registry
@@ -42,7 +50,8 @@ class Reclaimer:
     ) -> ReclaimPlan | None:
         """Return the victims for a workload in a pool; None if no permitted set suffices.
 
-        Terminating pods of the pool count as gone. If that suffices, there are no victims.
+        Terminating pods of the pool count as gone. If that suffices, there are no victims. The
+        result is also None if the workload fits without either.
         """
         trial = self._new_trial(leaf, queue_key, shape, pool)
         own = self._own_victims(trial)
@@ -56,8 +65,8 @@ class Reclaimer:
             plan = trial.find_assignment()
             if plan is None or not self._rules.are_all_permitted(trial):
                 return None
-            if plan.has_future_nodes and not (trial.victims or trial.terminating):
-                return None  # no eviction if new nodes can hold the workload
+            if not (trial.victims or trial.terminating):
+                return None  # new nodes can hold the workload, or it starts without an eviction
             rooms: dict[NodeName, dict[Resource, int]] = {}
             demands = [demand for demand, count in shape.request_counts for _ in range(count)]
             for node, demand in zip(plan.nodes, demands, strict=True):
@@ -96,8 +105,9 @@ class Reclaimer:
     def _new_trial(
         self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
     ) -> ReclaimTrial:
+        withheld = self._withheld(leaf, queue_key, shape, pool)
         return ReclaimTrial(
-            self._registry, self._placement, self.totals, leaf, queue_key, shape, pool
+            self._registry, self._placement, self.totals, leaf, queue_key, shape, pool, withheld
         )
 
     def _may_help(self, trial: ReclaimTrial, own: list[Victim]) -> bool:
@@ -189,14 +199,41 @@ class Reclaimer:
     def _spare_unneeded(self, trial: ReclaimTrial) -> None:
         """Spare victims that turned out to be unneeded, the last taken first.
 
-        The others keep their order, in which they are checked again after a notice.
+        The others keep their order, in which they are checked again after a notice. Those without a
+        pod on a planned node are spared together: their number may be large, and the check of each
+        one visits all others.
         """
+        plan = trial.find_assignment()
+        if plan is not None and not plan.has_future_nodes:
+            planned = frozenset(plan.nodes)
+            self._spare_others(trial, [v for v in trial.victims if not v.is_on_any(planned)])
         for index, victim in reversed(list(enumerate(trial.victims))):
             if victim.is_extra_pod and trial.loses_minimum(victim):
                 continue
             trial.spare(victim)
             if not (trial.fits() and self._rules.are_all_permitted(trial, victim)):
                 trial.take(victim, index)
+
+    def _spare_others(self, trial: ReclaimTrial, others: list[Victim]) -> None:
+        """Spare these victims together if the rules permit it, else those of each tenant."""
+        if self._spare_together(trial, others):
+            return
+        by_tenant: dict[TenantName, list[Victim]] = {}
+        for victim in reversed(others):
+            by_tenant.setdefault(victim.leaf.tenant, []).append(victim)
+        for group in by_tenant.values():
+            self._spare_together(trial, group)
+
+    def _spare_together(self, trial: ReclaimTrial, group: list[Victim]) -> bool:
+        """Spare victims if the workload still fits and all others are permitted. Return whether."""
+        if len(group) < 2 or any(victim.is_extra_pod for victim in group):
+            return False
+        before, spared = trial.victims, set(group)
+        trial.replace_victims([victim for victim in before if victim not in spared])
+        if trial.fits() and self._rules.are_all_permitted(trial):
+            return True
+        trial.replace_victims(before)
+        return False
 
     def _own_victims(self, trial: ReclaimTrial) -> list[Victim]:
         if self._registry.usage.policy.within_queue is WithinQueue.NEVER:

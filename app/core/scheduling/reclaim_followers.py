@@ -111,15 +111,19 @@ class ReclaimFollowers:
         return min(MAX_FOLLOWERS, FOLLOWERS_PER_BOUND_POD * bound)
 
     def _may_follow(self, queue_key: QueueKey) -> bool:
-        """Return whether a workload waits, was not refused, and is compared with existing pods.
+        """Return whether a workload waits without a refusal, and is compared with existing pods.
 
         Only heads of queues are compared with the anti-affinity of existing pods in each cycle.
         """
-        workload = self._registry.find_workload(queue_key.uid)
+        registry = self._registry
+        workload = registry.find_workload(queue_key.uid)
         return (
             workload is not None
-            and not any(tracked.release_refusals for tracked in workload.pods_to_release)
-            and self._registry.are_exclusions_current(workload)
+            and not any(
+                registry.reclaim_pauses.get(tracked.pod.uid, 0) > registry.usage.now
+                for tracked in workload.pods_to_release
+            )
+            and registry.are_exclusions_current(workload)
         )
 
     def _is_next_after(

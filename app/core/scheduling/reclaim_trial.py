@@ -9,7 +9,7 @@ from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, PoolName, TenantName, Uid
-from app.core.placement.allocations import Allocations
+from app.core.placement.allocations import Allocation, Allocations, ReservedCapacity
 from app.core.placement.assignment import Assignment
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.victims import Victim
@@ -42,7 +42,7 @@ class SearchTotals:
 
 @dataclass(slots=True)
 class ReclaimTrial:
-    """A workload that needs victims, and those taken for it.
+    """A workload that needs victims, and those taken for it. It may not use `withheld` capacity.
 
     Taken victims and terminating pods are removed from the share tree and the nodes. `restore` must
     be called at the end.
@@ -55,8 +55,10 @@ class ReclaimTrial:
     queue_key: QueueKey
     shape: EquivalenceClass
     pool: PoolName
+    withheld: ReservedCapacity
     victims: list[Victim] = field(default_factory=list)
     terminating: list[PodRecord] = field(default_factory=list)
+    _overdue: frozenset[Allocation] | None = None
 
     def remove_terminating(self, pods: list[PodRecord]) -> None:
         """Count these pods as gone."""
@@ -80,6 +82,17 @@ class ReclaimTrial:
         """Undo `take`."""
         self.victims.remove(victim)
         self.add_victim_usage(victim, 1)
+
+    def replace_victims(self, victims: list[Victim]) -> None:
+        """Take and spare until these are the victims, in this order."""
+        before, after = set(self.victims), set(victims)
+        for victim in self.victims:
+            if victim not in after:
+                self.add_victim_usage(victim, 1)
+        for victim in victims:
+            if victim not in before:
+                self.add_victim_usage(victim, -1)
+        self.victims = victims
 
     def add_victim_usage(self, victim: Victim, sign: int) -> None:
         """Add the usage of a victim to the tree and the nodes. Sign -1 removes it."""
@@ -105,7 +118,7 @@ class ReclaimTrial:
 
     def find_assignment(self) -> Assignment | None:
         """Return an assignment of the workload. No pod is evicted for nodes that may not come."""
-        plan = self.placement.find_assignment(self.shape, self.pool)
+        plan = self.placement.find_assignment(self.shape, self.pool, self.withheld)
         beyond = self.placement.autoscaling_capacity
         if (
             plan is not None
@@ -113,13 +126,22 @@ class ReclaimTrial:
             and not beyond.is_scale_up_reliable(self.pool, self.leaf.account)
         ):
             return None
-        if (
-            plan is not None
-            and not plan.has_future_nodes
-            and self.placement.count_waiting_for_nodes(self.pool)
-        ):
-            return None  # freed capacity goes to released pods that wait in the scheduler
+        if plan is not None and not plan.has_future_nodes and self._is_awaited(plan):
+            return None  # the scheduler gives freed capacity to released pods that wait for nodes
         return plan
+
+    def _is_awaited(self, plan: Assignment) -> bool:
+        """Return whether a released pod that waits for a new node could use a node of the plan.
+
+        A pod whose scheduling time-out has ended does not count: it may wait for ever.
+        """
+        if not self.placement.count_waiting_for_nodes(self.pool):
+            return False
+        if self._overdue is None:
+            waiting = self.registry.binding.unbound.values()
+            late = (each.tracked.allocation for each in waiting if each.is_overdue)
+            self._overdue = frozenset(each for each in late if each is not None)
+        return self.placement.could_waiting_pod_use(self.pool, plan.nodes, self._overdue)
 
     def loses_minimum(self, victim: Victim) -> bool:
         """Return whether the minimum is taken from the gang of a further pod."""

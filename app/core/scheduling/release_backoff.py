@@ -17,6 +17,11 @@ LONGEST_POSTPONEMENT = 3_600_000
 
 MOST_DOUBLINGS = 6
 
+FIRST_RECLAIM_PAUSE = 60_000
+LONGEST_RECLAIM_PAUSE = 600_000
+"""First and longest time in milliseconds in which no pod is evicted for a pod after a refused
+release. What refused it may refuse it again, and the eviction would be useless."""
+
 
 class ReleaseBackoff:
     """The pods in backoff, and when it ends."""
@@ -28,6 +33,8 @@ class ReleaseBackoff:
     def start_backoff(self, at: Millis, tracked: PodRecord) -> None:
         """Start the backoff of a pod. It doubles with each refusal."""
         pause = min(FIRST << tracked.release_refusals, LONGEST)
+        longer = min(FIRST_RECLAIM_PAUSE << tracked.release_refusals, LONGEST_RECLAIM_PAUSE)
+        self._registry.reclaim_pauses[tracked.pod.uid] = Millis(at + longer)
         tracked.release_refusals += 1
         self._until[tracked.pod.uid] = Millis(at + pause)
         self._registry.set_backing_off(tracked, True)
@@ -58,3 +65,4 @@ class ReleaseBackoff:
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
         self._until.pop(uid, None)
+        self._registry.reclaim_pauses.pop(uid, None)

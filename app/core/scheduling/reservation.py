@@ -64,10 +64,10 @@ def timer_key_of(workload: Workload) -> TimerKey:
 class Reservation:
     """Reserved capacity on nodes for one workload, or for several of a reclaim.
 
-    `is_exclusive`: it is exclusive, because pods of others were evicted for it, or because it
-    `completes_gang` a gang that already runs in part. `victims` are the pods that are being evicted
-    for it, of the tenants `losing_tenants`. `active_since` is when it became active; with a
-    reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
+    `is_exclusive`: no other workload may use it, because pods of others were evicted for it, or
+    because it `completes_gang` a gang that already runs in part. `victims` are the pods that are
+    being evicted for it, of the tenants `losing_tenants`. `active_since` is when it became active;
+    with a reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
     `closed_out_since`: its capacity was freed, but its user is closed out, its claims change, or a
     distance rule does not allow that it starts there.
 
@@ -109,6 +109,9 @@ class Reservations:
         self._owed_times: dict[TimerKey, int] = {}
         self.active: dict[PoolName, Reservation] = {}
         self.exclusive: dict[PoolName, Reservation] = {}
+        """Capacity that evictions free. A pool has one such reservation: one reclaim at a time."""
+        self.gangs: dict[PoolName, Reservation] = {}
+        """Exclusive capacity for the rest of a gang that runs in part. Reclaims go on beside it."""
         self.overdue: dict[PoolName, Reservation] = {}
         self._could_hold_cache: WeakKeyDictionary[
             EquivalenceClass, dict[tuple[PoolName, bool], tuple[tuple[int, int], bool]]
@@ -116,7 +119,7 @@ class Reservations:
         self._placement = placement
         self._planned: dict[Uid, Reservation] = {}
         self._last_active: dict[PoolName, Reservation] = {}
-        self._total_capacity_cache: dict[tuple[Reservation, ...], ReservedCapacity] = {}
+        self._total_capacity_cache: dict[tuple[Reservation | None, ...], ReservedCapacity] = {}
 
     def start_timer(self, workload: Workload, now: Millis) -> None:
         """Start the timer of a workload that is next and does not fit. It runs until `drop`."""
@@ -159,6 +162,8 @@ class Reservations:
         for held in (self.active, self.overdue):
             for pool in [p for p, r in held.items() if r.timer_key == key]:
                 del held[pool]
+        for pool in [p for p, r in self.gangs.items() if r.is_for(uid)]:
+            del self.gangs[pool]
         for reservation in [r for r in self.exclusive.values() if r.is_for(uid)]:
             rest = [each for each in reservation.workloads if each.uid != uid]
             self.reduce_to(reservation, rest, nodes)
@@ -237,17 +242,15 @@ class Reservations:
         is_due: Callable[[Reservation], bool],
     ) -> None:
         """Drop exclusive reservations of workloads that no longer wait for them."""
-        for pool, reservation in list(self.exclusive.items()):
-            if not is_due(self.update_workloads(reservation, find_workload)):
-                del self.exclusive[pool]
+        for held in (self.exclusive, self.gangs):
+            for pool, reservation in list(held.items()):
+                if not is_due(self.update_workloads(reservation, find_workload)):
+                    del held[pool]
 
     def drop_closed_out(self, now: Millis, is_closed_out: Callable[[Reservation], bool]) -> None:
-        """Drop exclusive reservations without remaining victims of owners that stay closed out.
-
-        The rest of a gang keeps its reservation: its running pods are useless without it.
-        """
+        """Drop reservations of owners that stay closed out, if all victims are gone."""
         for pool, reservation in list(self.exclusive.items()):
-            if reservation.victims or reservation.completes_gang or not is_closed_out(reservation):
+            if reservation.victims or not is_closed_out(reservation):
                 reservation.closed_out_since = None
             elif reservation.closed_out_since is None:
                 reservation.closed_out_since = now
@@ -294,12 +297,10 @@ class Reservations:
         ):
             if self._could_hold_cache.get(shape, {}).get((pool, grows)) == (seen, False):
                 return False
-            paid = self.exclusive.get(pool)
-            rooms = self._choose_soonest_nodes(
-                shape, pool, grows, paid.capacity_by_node if paid else NO_CAPACITY
-            )
+            beside = self._exclusive_capacity(pool)
+            rooms = self._choose_soonest_nodes(shape, pool, grows, beside)
             if rooms is None:
-                if paid is None:
+                if not beside:
                     self._could_hold_cache.setdefault(shape, {})[pool, grows] = seen, False
                 return False
             plan = Reservation(
@@ -325,8 +326,8 @@ class Reservations:
         seen = self._placement.pools_version
         for pool in allowed:
             grows = self._placement.autoscaling_capacity.is_scale_up_reliable(pool, leaf.account)
-            known = self.exclusive.get(pool)
-            if known is not None and (not known.completes_gang or known.owner.uid != owner.uid):
+            known = self.gangs.get(pool)
+            if known is not None and known.owner.uid != owner.uid:
                 continue
             doubtful = known is not None and FUTURE_NODE in known.capacity_by_node and not grows
             if (
@@ -335,11 +336,14 @@ class Reservations:
                 or known.pools_version != seen
                 or known.equivalence_class is not shape
             ):
-                rooms = self._choose_soonest_nodes(shape, pool, grows, mates)
+                self.gangs.pop(pool, None)
+                beside = {node: dict(amounts) for node, amounts in mates.items()}
+                for node, amounts in self._exclusive_capacity(pool).items():
+                    add_to(beside.setdefault(node, {}), amounts, 1)
+                rooms = self._choose_soonest_nodes(shape, pool, grows, beside)
                 if rooms is None:
-                    self.exclusive.pop(pool, None)
                     continue
-                self.exclusive[pool] = Reservation(
+                self.gangs[pool] = Reservation(
                     owner, leaf, shape, pool, rooms, seen, is_exclusive=True, completes_gang=True
                 )
             return
@@ -399,6 +403,7 @@ class Reservations:
     def exclusive_and_active(self) -> Iterator[Reservation]:
         """Yield every exclusive and every active reservation."""
         yield from self.exclusive.values()
+        yield from self.gangs.values()
         yield from self.active.values()
 
     def could_hold(
@@ -425,7 +430,8 @@ class Reservations:
 
     def exclusive_reservation_of(self, uid: Uid) -> Reservation | None:
         """Return the exclusive reservation of a workload, also as a follower, or None."""
-        return next((r for r in self.exclusive.values() if r.is_for(uid)), None)
+        held = (*self.exclusive.values(), *self.gangs.values())
+        return next((r for r in held if r.is_for(uid)), None)
 
     def reservation_of_victim(self, uid: Uid) -> Reservation | None:
         """Return the reservation for which a pod is being evicted, or None."""
@@ -433,23 +439,41 @@ class Reservations:
 
     def reserved_nodes(self, pool: PoolName, uid: Uid) -> list[NodeName]:
         """Return the nodes of a pool reserved for other workloads. Empty if there are too many."""
-        found = (held.get(pool) for held in (self.active, self.exclusive, self.overdue))
+        kinds = (self.active, self.exclusive, self.gangs, self.overdue)
+        found = (held.get(pool) for held in kinds)
         nodes = {
             n for r in found if r is not None and not r.is_for(uid) for n in r.capacity_by_node
         }
         return sorted(nodes) if len(nodes) <= MAX_AVOIDED_NODES else []
 
-    def total_capacity(self, against: Iterable[Reservation]) -> ReservedCapacity:
-        """Return the total capacity of some reservations of one pool."""
-        key = tuple(against)
-        if not key:
+    def _exclusive_capacity(self, pool: PoolName) -> dict[NodeName, dict[Resource, int]]:
+        """Return the capacity of a pool that is reserved exclusively."""
+        rooms: dict[NodeName, dict[Resource, int]] = {}
+        for held in (self.exclusive, self.gangs):
+            if pool in held:
+                for node, amounts in held[pool].capacity_by_node.items():
+                    add_to(rooms.setdefault(node, {}), amounts, 1)
+        return rooms
+
+    def total_capacity(
+        self, against: Iterable[Reservation], owned: Reservation | None = None
+    ) -> ReservedCapacity:
+        """Return the total capacity of some reservations of one pool.
+
+        Nodes of `owned` are left out. They are reserved for the workload that asks.
+        """
+        others = tuple(against)
+        if not others:
             return NO_RESERVATION
+        key = (*others, owned)
         if key not in self._total_capacity_cache:
             if len(self._total_capacity_cache) > MAX_CACHED_TOTALS:
                 self._total_capacity_cache.clear()
             rooms: dict[NodeName, dict[Resource, int]] = {}
-            for reservation in key:
+            for reservation in others:
                 for node, amounts in reservation.capacity_by_node.items():
+                    if owned is not None and node in owned.capacity_by_node:
+                        continue
                     add_to(rooms.setdefault(node, {}), amounts, 1)
             self._total_capacity_cache[key] = ReservedCapacity(rooms)
         return self._total_capacity_cache[key]

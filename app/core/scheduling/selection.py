@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from app.core.fairshare.decision import BlockedHead, Selection
+from app.core.fairshare.decision import Selection
 from app.core.fairshare.share_tree import ShareTree
-from app.core.fairshare.sort_key import GUARANTEED, SiblingKey
+from app.core.fairshare.sort_key import SiblingKey
 from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import Gang
@@ -26,9 +26,6 @@ DISTRUST_MS = 3_600_000
 
 MAX_DISTRUSTED_USERS = 1000
 """Number of such users from which expired entries are dropped."""
-
-MAX_GUARANTEED_CLASSES = 8
-"""Number of equivalence classes of a tenant's heads for which borrowed pods may be sought."""
 
 
 class WorkloadSelector:
@@ -90,6 +87,13 @@ class WorkloadSelector:
             return None
         return choice
 
+    def fits_now(self, leaf: UserNode) -> bool:
+        """Return whether a head fits in capacity that is not reserved for users before it."""
+        assert leaf.head is not None
+        queue_key, shape, _ = leaf.head
+        before = self._reservations_before(leaf)
+        return self._select_workload(leaf, queue_key, shape, before) is not None
+
     def select_if_fits(
         self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass
     ) -> Selection | None:
@@ -108,84 +112,11 @@ class WorkloadSelector:
             for branch in path_to_root(choice.leaf)
         )
 
-    def find_blocked_heads(self) -> list[BlockedHead]:
-        """Start the reservation timer of every head that is next but does not fit. Return these.
-
-        The next head of a pool is the first in order that the pool could ever hold. Heads within a
-        guarantee, one per tenant and class, are returned too, without a timer. They end with the
-        first one of the tenant that fits.
-        """
-        found: list[BlockedHead] = []
-        unclaimed = {pool for shape in self._tree.root.waiting_by_class for pool in shape.pools}
-        self._collect_blocked_heads(self._tree.root, unclaimed, found)
-        return found
-
-    def _collect_blocked_heads(
-        self, branch: TenantNode, unclaimed: set[PoolName], found: list[BlockedHead]
-    ) -> None:
-        sought: set[EquivalenceClass] = set()
-        fits = False
-        for child in self._tree.ordered_children(branch):
-            if child.key is None or child.key.is_blocked:
-                return
-            if not (child.may_use_guarantee or unclaimed):
-                continue
-            if not isinstance(child, UserNode):
-                if child.may_use_guarantee or _may_use(child, unclaimed):
-                    self._collect_blocked_heads(child, unclaimed, found)
-            elif child.head is not None:
-                queue_key, shape, _ = child.head
-                self._on_evaluate(queue_key.uid)
-                holders = [p for p in shape.pools if self._could_ever_fit(child, shape, p)]
-                first = not unclaimed.isdisjoint(holders)
-                more = not fits and shape not in sought and len(sought) < MAX_GUARANTEED_CLASSES
-                guaranteed = more and self._is_guaranteed(child, shape, holders)
-                if not (first or guaranteed):
-                    continue
-                unclaimed.difference_update(holders)
-                if guaranteed:
-                    sought.add(shape)
-                if self._select_workload(child, queue_key, shape) is None:
-                    found.append(BlockedHead(child, first, guaranteed))
-                    if first:
-                        self._start_timer(queue_key.uid)
-                else:
-                    fits = fits or guaranteed
-
-    def _start_timer(self, uid: Uid) -> None:
-        workload = self._registry.find_workload(uid)
-        assert workload is not None
-        self._reservations.start_timer(workload, self._registry.usage.now)
-
-    def _could_ever_fit(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
-        """Return whether a workload may use a pool, and would fit if the pool were empty."""
-        could_hold = self._reservations.could_hold
-        return self._tree.is_within_limits(leaf, shape, pool) and could_hold(
-            shape, pool, leaf.account
-        )
-
-    def _is_guaranteed(
-        self, leaf: UserNode, shape: EquivalenceClass, pools: Sequence[PoolName]
-    ) -> bool:
-        """Return whether a guarantee of a tenant above covers its usage with this workload.
-
-        `pools` have nodes that could hold it. A pool that grows need not have such nodes yet.
-        """
-        return leaf.may_use_guarantee and any(
-            branch.guarantees and self._tree.rank(branch, shape, pool).band == GUARANTEED
-            for pool in shape.pools
-            if pool in pools or self._may_grow_for(leaf, shape, pool)
-            for branch in path_to_root(leaf)
-        )
-
-    def _may_grow_for(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
-        beyond = self._placement.autoscaling_capacity
-        return self._tree.is_within_limits(leaf, shape, pool) and beyond.could_hold(shape, pool)
-
     def select_reservation_owner(self) -> Selection | None:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
         reservations = self._reservations
-        for reservation in (*reservations.exclusive.values(), *reservations.overdue.values()):
+        kinds = (reservations.exclusive, reservations.gangs, reservations.overdue)
+        for reservation in [r for held in kinds for r in held.values()]:
             if self._is_queued(reservation):
                 choice = self._select_workload(
                     reservation.leaf, reservation.owner, reservation.equivalence_class
@@ -206,8 +137,9 @@ class WorkloadSelector:
             for r in self._reservations.active.values()
             for branch in path_to_root(r.leaf)
         }
-        for reservation in self._reservations.exclusive.values():
-            self._reservation_owners.update(dict.fromkeys(path_to_root(reservation.leaf)))
+        for held in (self._reservations.exclusive, self._reservations.gangs):
+            for reservation in held.values():
+                self._reservation_owners.update(dict.fromkeys(path_to_root(reservation.leaf)))
         self._fitting_classes = self._find_fitting_classes()
         if not self._fitting_classes:
             return None
@@ -283,7 +215,12 @@ class WorkloadSelector:
         owner may fit although earlier workloads of its class do not.
         """
         reservations = self._reservations
-        kinds = (reservations.exclusive, reservations.overdue, reservations.active)
+        kinds = (
+            reservations.exclusive,
+            reservations.gangs,
+            reservations.overdue,
+            reservations.active,
+        )
         owners = {
             r.owner: r.equivalence_class
             for kind in kinds
@@ -361,20 +298,38 @@ class WorkloadSelector:
         passed: Sequence[Reservation],
     ) -> ReservedCapacity:
         reservations = self._reservations
-        if not (passed or reservations.exclusive or reservations.overdue):
+        kinds = (reservations.exclusive, reservations.gangs, reservations.overdue)
+        if not (passed or any(kinds)):
             return NO_RESERVATION
         against = [r for r in passed if r.pool == pool]
-        for binding in (reservations.exclusive, reservations.overdue):
+        for binding in kinds:
             if pool in binding and binding[pool] not in against:
                 against.append(binding[pool])
+        paid = None
         if queue_key is not None:
-            paid = reservations.exclusive.get(pool)
-            if paid is not None and paid.owner.uid == queue_key.uid:
+            own = [r for r in against if r.is_exclusive and r.owner.uid == queue_key.uid]
+            if any(r.completes_gang for r in own):
                 return NO_RESERVATION  # others wait for it, so it must not wait for them
+            paid = next(iter(own), None)
             against = [r for r in against if r.owner.uid != queue_key.uid]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
-        return reservations.total_capacity(against)
+        return reservations.total_capacity(against, paid)
+
+    def withheld_from_reclaim(
+        self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
+    ) -> ReservedCapacity:
+        """Return the reserved capacity of a pool that a blocked head may not use.
+
+        It evicts pods rather than take the capacity of a workload that precedes it.
+        """
+        before = self._reservations_before(leaf)
+        return self._withheld_capacity(pool, queue_key, shape, leaf, before)
+
+    def _reservations_before(self, leaf: UserNode) -> list[Reservation]:
+        """Return the active reservations of users that precede a user in the order."""
+        active = self._reservations.active.values()
+        return [r for r in active if _rank_of(r.leaf) < _rank_of(leaf)]
 
     def _ends_before(
         self, shape: EquivalenceClass, leaf: UserNode | None, reservation: Reservation
@@ -416,8 +371,12 @@ class WorkloadSelector:
     def _find_fitting_classes(self) -> set[EquivalenceClass]:
         """Return the equivalence classes that fit somewhere in capacity that is not withheld."""
         self.evaluations += len(self._tree.root.waiting_by_class)
-        bound = (*self._reservations.exclusive.values(), *self._reservations.overdue.values())
-        owners = [*self._passed_reservations, *bound]
+        kinds = (
+            self._reservations.exclusive,
+            self._reservations.gangs,
+            self._reservations.overdue,
+        )
+        owners = [*self._passed_reservations, *(r for held in kinds for r in held.values())]
         owned = {r.equivalence_class for r in owners}
         found = {
             shape
@@ -489,7 +448,3 @@ class WorkloadSelector:
 def _rank_of(leaf: UserNode) -> list[SiblingKey]:
     """Return the position of a user in the whole order, comparable between users."""
     return [branch.key for branch in path_to_root(leaf) if branch.key is not None][::-1]
-
-
-def _may_use(branch: TenantNode, pools: set[PoolName]) -> bool:
-    return any(not pools.isdisjoint(shape.pools) for shape in branch.waiting_by_class)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from app.core.effects import BorrowedShares, ReclaimCause
@@ -36,6 +36,10 @@ class Victim:
     def freed_resources(self) -> set[Resource]:
         """Return the resources that its eviction frees."""
         return {r for t in self.pods for r, v in t.pod.demand.items() if v > 0}
+
+    def is_on_any(self, nodes: Collection[NodeName | None]) -> bool:
+        """Return whether one of its pods is on one of these nodes."""
+        return any(t.allocation is not None and t.allocation.node in nodes for t in self.pods)
 
     @property
     def has_notice(self) -> bool:
