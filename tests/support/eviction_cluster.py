@@ -109,10 +109,9 @@ class EvictionCluster:
                 held_pod(name, name[0], since=1),
                 gates=(),
                 release_annotation=f"5.{self.count}",
-                node=NODE,
                 phase=Phase.RUNNING,
                 started_at=Millis(self.count),
-                **more,
+                **{"node": NODE, **more},
             )
             pods.append(pod)
         self.hear(*(ev.PodObserved(self.at, pod) for pod in pods))

@@ -16,8 +16,9 @@ from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import Gang
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Millis, PoolName, Uid
+from app.core.model import Amounts, Millis, PoolName, Uid
 from app.core.placement.allocations import NO_RESERVATION, Allocations, ReservedCapacity
+from app.core.placement.autoscaling_capacity import FUTURE_NODE
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.reservation import Reservation, Reservations, timer_key_of
 
@@ -319,12 +320,20 @@ class WorkloadSelector:
     def withheld_from_reclaim(
         self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
     ) -> ReservedCapacity:
-        """Return the reserved capacity of a pool that a blocked head may not use.
+        """Return the free capacity of a pool that a blocked head may not use: it is reserved.
 
-        It evicts pods rather than take the capacity of a workload that precedes it.
+        It evicts pods rather than take the capacity of a workload that precedes it. Capacity that
+        is not free yet is left out: what an eviction frees is not for others.
         """
         before = self._reservations_before(leaf)
-        return self._withheld_capacity(pool, queue_key, shape, leaf, before)
+        reserved = self._withheld_capacity(pool, queue_key, shape, leaf, before).amounts_by_node
+        free = {
+            node: amounts
+            if node == FUTURE_NODE
+            else _common(amounts, self._placement.free_on(pool, node))
+            for node, amounts in reserved.items()
+        }
+        return ReservedCapacity(free) if any(free.values()) else NO_RESERVATION
 
     def _reservations_before(self, leaf: UserNode) -> list[Reservation]:
         """Return the active reservations of users that precede a user in the order."""
@@ -443,6 +452,12 @@ class WorkloadSelector:
                 if free and reservations.reserve(workload, pool):
                     break
         reservations.refresh_overdue()
+
+
+def _common(amounts: Amounts, room: Amounts) -> Amounts:
+    """Return the part of the amounts that a room has."""
+    kept = {resource: min(value, room.get(resource, 0)) for resource, value in amounts.items()}
+    return {resource: value for resource, value in kept.items() if value > 0}
 
 
 def _rank_of(leaf: UserNode) -> list[SiblingKey]:

@@ -499,3 +499,34 @@ def test_no_pod_is_evicted_for_capacity_that_an_unbound_pod_may_use() -> None:
     assert not farm.taken
     farm.bind("d0", farm.add(2))
     assert len(farm.taken) == 1
+
+
+def guest_and_owner(most: int) -> Farm:
+    """A full node of a pool with a maximum of `most`. The guest borrows all its devices."""
+    farm = Farm(most, nodes=1, reclaims=True)
+    for name, gpus in (("owner", 4), ("guest", 0), ("third", 8)):
+        quotas = {AUTO: Quota(guarantee={GPU: gpus})}
+        tenant = Tenant(TenantName(name), Millis(0), namespaces=(name,), quotas=quotas)
+        farm.hear(ev.TenantObserved(farm.at, tenant))
+    farm.hear(ev.PolicyObserved(farm.at, Policy(min_runtime=Millis(0))))
+    for number in range(8):
+        farm.create(f"g{number}", 1, namespace="guest")
+    return farm
+
+
+def test_a_pod_that_waits_for_a_larger_node_does_not_pause_reclaims() -> None:
+    farm = guest_and_owner(16)
+    farm.create("d0", 8, namespace="third", owner="")
+    assert farm.where["d0"] is None
+    farm.create("mine", 1, namespace="owner")
+    assert farm.taken == ["g7"]
+
+
+def test_a_pod_whose_time_out_has_ended_does_not_pause_reclaims() -> None:
+    farm = guest_and_owner(9)
+    farm.create("d0", 1, namespace="third", owner="")  # bare: it is never evicted
+    assert farm.where["d0"] is None
+    farm.create("mine", 1, namespace="owner")
+    assert farm.taken == []
+    farm.wait(TIMEOUT)
+    assert len(farm.taken) == 1
