@@ -190,7 +190,7 @@ function App() {
     <main id="main" tabindex="-1">
       ${session === null ? html`<p class="note" role="status">Connecting …</p>` : null}
       ${session !== null && !isSignedIn ? html`<${SignIn} begin=${begin} why=${why} />` : null}
-      ${isSignedIn ? html`<${Guarded} place=${location.hash}><${View} here=${here} news=${news} ask=${ask} paint=${look.paint} /><//>` : null}
+      ${isSignedIn ? html`<${Guarded}><${View} here=${here} news=${news} ask=${ask} paint=${look.paint} /><//>` : null}
     </main>
     ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} isAlone=${news.link === "denied"} />` : null}
     <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p>${isSignedIn ? html`<p class="account">${visible(session.caller)}</p>` : null}<button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>

@@ -37,8 +37,8 @@ export function PodDrawer({ namespace, name, ask, isAlone }) {
       <h2 id="pod-title" tabindex="-1" ref=${heading}>${visible(`${namespace}/${name}`)}</h2>
       <button type="button" onClick=${closePod}>Close</button>
     </div>
-    <${Guarded} place=${path}><${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} /><//>
-    <${Guarded} place=${path}><${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} /><//>
+    <${Guarded}><${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} /><//>
+    <${Guarded}><${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} /><//>
   </div>`;
 }
 
