@@ -146,6 +146,7 @@ def export(
             "-o",
             metavar="FILE",
             dir_okay=False,
+            writable=True,
             help="Where to write. (default: standard output)",
             show_default=False,
         ),

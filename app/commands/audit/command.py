@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import TextIO
 from app.commands.audit.verification_report import facts, sentence
 from app.config import setting_parsers
 from app.core.audit.codec import ForeignLine, SignedHead, head_line, parse_line, parse_stored_head
+from app.core.audit.fields import is_about
 from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier, HeadTooNew
 from app.core.audit_entry import Entry
 from app.core.durations import parse_duration
@@ -145,10 +148,32 @@ def export(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     try:
-        with output.open("w", encoding="utf-8") as file:
+        with _replacement(output) as file:
             asyncio.run(_export(source, first, last, tenant, file))
     except OSError as error:
         raise InvalidInput(f"{output} cannot be written: {error.strerror}.") from error
+
+
+@contextmanager
+def _replacement(path: Path) -> Iterator[TextIO]:
+    """Yield a file that replaces `path` after the block. After an error, `path` stays as it was."""
+    if path.exists() and not path.is_file():  # a pipe or a device
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))  # a link stays a link
+    draft = path.with_name(f".fairgate-{secrets.token_hex(8)}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            if path.exists():
+                shutil.copymode(path, draft)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 async def _export(
@@ -169,9 +194,9 @@ async def _export(
                 raise BrokenChain(number, str(error)) from error
             if not isinstance(entry, Entry):
                 raise BrokenChain(number, "it is no entry")
-            at, named = entry.record.at, entry.record.facts.get("tenant")
+            at = entry.record.at
             is_then = (since is None or at >= since) and (until is None or at < until)
-            if is_then and (tenant is None or named == tenant):
+            if is_then and (tenant is None or is_about(entry.record.facts, tenant)):
                 file.write(text + "\n")
         if ending.signed_head and since is None and until is None and tenant is None:
             file.write(head_line(ending.signed_head) + "\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.core.audit_entry import UNKNOWN, Fact
 from app.core.effects import EvictForReclaim, EvictPod, Intend, PodRef, Release
 from app.core.fairshare.decision import Decision, DecisionLevel
@@ -104,6 +106,12 @@ def eviction_facts(eviction: EvictForReclaim | EvictPod) -> dict[str, Fact]:
         "forTenant": eviction.beneficiary_tenant,
         "borrowed": tuple(f"{each:.6g}" for each in eviction.weighted_shares.shares),
     }
+
+
+def is_about(facts: Mapping[str, object], tenant: str) -> bool:
+    """Return whether an entry is about a tenant: its pods, its users, or the Tenant itself."""
+    itself = facts.get("kind") == "Tenant" and facts.get("name") == tenant
+    return itself or facts.get("tenant") == tenant
 
 
 def amounts_as_text(demand: Amounts) -> dict[str, Fact]:

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from app.core.admission.submitters import limit_name
 from app.core.audit.codec import head_line
-from app.core.audit.fields import LONGEST_NAME, MOST_LEVELS
+from app.core.audit.fields import LONGEST_NAME, MOST_LEVELS, is_about
 from app.core.model import Millis
 from app.ports.audit import AuditReader, StreamTail, iterate_lines
 from app.ports.auth import Identity
@@ -112,12 +112,6 @@ def _without_next(level: Any) -> Any:
     if not isinstance(level, dict):
         return level
     return {name: fact for name, fact in level.items() if name != "next"}
-
-
-def is_about(facts: dict[str, Any], tenant: str) -> bool:
-    """Return whether an entry is about a tenant: its pods, its users, or the Tenant itself."""
-    itself = facts.get("kind") == "Tenant" and facts.get("name") == tenant
-    return itself or facts.get("tenant") == tenant
 
 
 def add_audit_routes(routes: APIRouter, context: RouteContext) -> None:
