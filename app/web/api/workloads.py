@@ -47,7 +47,7 @@ def add_workload_routes(routes: APIRouter, context: RouteContext) -> None:
     ) -> Response:
         context.require_synced_state()  # the right depends on the pod
         uid = context.queries.find_pod(namespace, pod)
-        if not await _may_see(identity, uid, context):
+        if not await _may_see(identity, namespace, uid, context):
             await access.require_pod(identity, namespace, pod)
         found = _workload(uid, context) if uid is not None else None
         if found is None:
@@ -97,15 +97,17 @@ def _shown(event: PodEvent) -> EventShown:
     )
 
 
-async def _may_see(identity: Identity, uid: Uid | None, context: RouteContext) -> bool:
+async def _may_see(
+    identity: Identity, namespace: str, uid: Uid | None, context: RouteContext
+) -> bool:
     """Return whether a caller submitted a pod, or may read the queue of its tenant."""
     view = context.queries.account_of(uid) if uid is not None else None
-    if view is None:
-        return False
-    tenant, user = view
+    tenant, user = view or (context.view.tenancy.tenant_of(namespace), None)
     if user == identity.name:
         return True
-    return await context.access.is_allowed(identity, "get", "tenants", "queue", tenant)
+    # Also for an unknown pod, so that the time of an answer does not show whether a pod exists.
+    allowed = await context.access.is_allowed(identity, "get", "tenants", "queue", tenant)
+    return allowed and view is not None
 
 
 def _workload(uid: Uid, context: RouteContext) -> dict[str, Any] | None:

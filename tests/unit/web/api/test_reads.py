@@ -335,6 +335,32 @@ async def test_why_needs_the_right_to_get_the_pod_or_the_queue(both: Both) -> No
     assert (await both.get("/v1/workloads/team-a/p")).status == 200
 
 
+async def test_reviews_of_rights_do_not_show_whether_a_pod_of_others_exists(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both.rights.everything = False
+    reviews: list[Any] = []
+    allows = both.rights.allows
+
+    async def recorded(*args: Any, **more: Any) -> bool:
+        reviews.append((args, more))
+        return await allows(*args, **more)
+
+    monkeypatch.setattr(both.rights, "allows", recorded)
+    assert (await both.get("/v1/workloads/team-a/p")).status == 403
+    without = reviews.copy()
+    reviews.clear()
+    await both.see(pod("p", gpus=2, user="bob"))
+    assert (await both.get("/v1/workloads/team-a/p")).status == 403
+    assert reviews == without
+    assert ("get", "tenants", "queue", "team-a") in [args[1:] for args, _ in reviews]
+
+
+async def test_right_on_the_queue_is_not_enough_for_an_unknown_pod(both: Both) -> None:
+    both.rights.everything, both.rights.granted = False, {("get", "tenants/queue/team-a")}
+    assert (await both.get("/v1/workloads/team-a/nothing")).status == 403
+
+
 async def test_a_submitter_may_read_why_the_own_pod_waits(both: Both) -> None:
     await both.see(pod("p", gpus=2, user="alice"), pod("q", gpus=2, user="bob"))
     both.rights.everything, both.rights.granted = False, set()
