@@ -31,7 +31,7 @@ def time(text: str, now: datetime) -> str:
             raise InvalidInput(
                 f"{text[:40]!r} is not a time; write 2026-01-31T08:00:00Z, or 2h for two hours ago."
             ) from error
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")  # %Y does not pad a year
 
 
 def by(text: str) -> list[str]:

@@ -53,7 +53,7 @@ def newest(
     found: list[Entry] = []
     width = FIRST_SPAN
     while True:
-        start = max(begin, end - width)
+        start = begin if end - begin <= width else end - width
         answer = _read(client, wanted.tenant, start, end)
         part = [each for each in _entries(answer.body) if wanted.matches(each)]
         found = [*part, *found]

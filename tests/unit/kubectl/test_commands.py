@@ -626,6 +626,14 @@ def test_a_chain_that_is_read_to_its_begin_ends_the_reading(rest: Rest, run: Run
     assert rest.asked[-1].query["since"] == "2026-03-01T12:00:00.000Z"
 
 
+@pytest.mark.parametrize("since", ["0999-01-01T00:00:00Z", "0001-01-01T00:00:00Z"])
+def test_audit_entries_can_be_listed_since_any_year(rest: Rest, run: Run, since: str) -> None:
+    rest.answers["GET /audit"] = Reply(200, "", "text/plain")
+    code, _, err = run("audit", "--since", since, "--until", "2026-03-01T13:00:00Z")
+    assert (code, err) == (0, "")
+    assert rest.asked[-1].query["since"] == since.replace("Z", ".000Z")
+
+
 def test_the_versions_of_client_and_server_are_compared(rest: Rest, run: Run) -> None:
     assert run("version") == (
         0,
