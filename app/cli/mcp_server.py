@@ -42,25 +42,27 @@ def mcp(*, connection: Kubeconfig) -> None:
 def server(connection: ConnectionOptions) -> Any:
     """Return the MCP server. Raises InvalidInput if the extra `mcp` is not installed."""
     try:
-        from mcp.server.mcpserver import MCPServer
         from mcp_types import ToolAnnotations
+
+        from app.cli.mcp_protocol import AnsweringServer, StrictTool
     except ModuleNotFoundError as error:
         raise InvalidInput(
             "fairgate mcp needs the MCP SDK, which is not installed; "
             "install it with pip install '.[mcp]' in the folder of Fairgate's source."
         ) from error
-    found = MCPServer(
+    reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+    found = []
+    for name in ("why", "queue", "usage", "try"):
+        tool = getattr(AssistantTools(connection), f"{name}_")
+        text = f"{getdoc(tool)}\n\n{DATA}"
+        found.append(StrictTool.from_function(tool, name, description=text, annotations=reads))
+    return AnsweringServer(
         "fairgate",
         version=installed_version(),
         instructions=INSTRUCTIONS + DATA,
         log_level="WARNING",
+        tools=found,
     )
-    reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    tools = AssistantTools(connection)
-    for name in ("why", "queue", "usage", "try"):
-        tool = getattr(tools, f"{name}_")
-        found.add_tool(tool, name, description=f"{getdoc(tool)}\n\n{DATA}", annotations=reads)
-    return found
 
 
 class AssistantTools:

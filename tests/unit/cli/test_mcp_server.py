@@ -46,9 +46,8 @@ def rest() -> Iterator[Rest]:
         yield server
 
 
-@asynccontextmanager
-async def assistant(rest: Rest, folder: Path) -> AsyncIterator[Client]:
-    """Start the server with a kubeconfig, and connect as an assistant does."""
+def kubeconfig(rest: Rest, folder: Path) -> Path:
+    """Write a kubeconfig for the cluster."""
     config = {
         "clusters": [{"name": "c", "cluster": {"server": rest.url}}],
         "users": [{"name": "u", "user": {"token": "alices"}}],
@@ -59,9 +58,15 @@ async def assistant(rest: Rest, folder: Path) -> AsyncIterator[Client]:
     }
     file = folder / "config"
     file.write_text(json.dumps(config), encoding="utf-8")
+    return file
+
+
+@asynccontextmanager
+async def assistant(rest: Rest, folder: Path) -> AsyncIterator[Client]:
+    """Start the server with a kubeconfig, and connect as an assistant does."""
     parameters = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "app", "mcp", "--kubeconfig", str(file)],
+        args=["-m", "app", "mcp", "--kubeconfig", str(kubeconfig(rest, folder))],
         cwd=ROOT,
     )
     async with Client(parameters, read_timeout_seconds=60) as client:
@@ -123,6 +128,53 @@ async def test_errors_are_returned_and_the_server_continues(rest: Rest, tmp_path
         assert "is of no known kind" in await ask(client, "why", name="cronjob/train")
         assert "no Kubernetes object" in await ask(client, "try", manifest="")
         assert (await ask(client, "why", name="train-7"))["name"] == "train-7"
+
+
+async def test_unknown_arguments_and_the_text_null_are_refused(rest: Rest, tmp_path: Path) -> None:
+    async with assistant(rest, tmp_path) as client:
+        for tool in (await client.list_tools()).tools:
+            assert tool.input_schema["additionalProperties"] is False
+        misspelt = await ask(client, "queue", tenat="team-a")
+        assert misspelt == "queue has no argument 'tenat'; it has tenant, user, limit."
+        null = await ask(client, "queue", tenant="team-a", user=" null")
+        assert null == "user is the text null; leave it out if you mean no value."
+        assert rest.asked == []
+        assert (await ask(client, "queue", tenant=None))["name"] == "alice@example.com"
+
+
+UNPARSED, INVALID = -32700, -32600
+REQUEST = '{"jsonrpc":"2.0","id":%s,"method":"ping","params":{"a":%s}}'
+LINES = [
+    (REQUEST % (1, r'"\ud800"'), UNPARSED, 1),
+    (REQUEST % (2, "[" * 300 + "]" * 300), UNPARSED, 2),
+    (REQUEST % (3, "[" * 200_000 + "]" * 200_000), UNPARSED, None),
+    (REQUEST % (r'"\ud800"', 0), UNPARSED, None),
+    ("not JSON", UNPARSED, None),
+    ('{"jsonrpc":"1.0","id":"x","method":"ping"}', INVALID, "x"),
+    ('{"jsonrpc":"2.0","id":4,"method":"ping","params":[{"id":5}]}', INVALID, 4),
+    ('{"jsonrpc":"2.0","id":true}', INVALID, None),
+    ('{"jsonrpc":"2.0","id":6,"result":0}', INVALID, None),
+    ('[{"jsonrpc":"2.0","id":7,"method":"ping"}]', INVALID, None),
+    ("null", INVALID, None),
+]
+
+
+def test_line_that_is_no_message_gets_an_error_and_the_server_continues(
+    rest: Rest, tmp_path: Path
+) -> None:
+    client = {"name": "test", "version": "1"}
+    parameters = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    hello = {"jsonrpc": "2.0", "id": 99, "method": "initialize", "params": parameters}
+    lines = [*(line for line, _, _ in LINES), "", json.dumps(hello), ""]
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "mcp", "--kubeconfig", str(kubeconfig(rest, tmp_path))],
+        cwd=ROOT, input="\n".join(lines), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *errors, last = map(json.loads, done.stdout.splitlines())
+    assert [(each["error"]["code"], each["id"]) for each in errors] == [
+        (code, number) for _, code, number in LINES
+    ]
+    assert (last["id"], last["result"]["serverInfo"]["name"]) == (99, "fairgate")
 
 
 def test_other_commands_do_not_load_the_sdk() -> None:
