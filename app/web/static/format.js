@@ -50,6 +50,7 @@ export function count(number, one, many = `${one}s`) {
 
 /** Format a duration of seconds, rounded. */
 export function lasting(seconds) {
+  if (Number.isNaN(seconds)) return "unknown";
   if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
   if (seconds < 36 * 3600) return `${fine.format(seconds / 3600)} h`;
@@ -61,37 +62,30 @@ export function ago(time) {
   return lasting((Date.now() - Date.parse(time)) / 1000);
 }
 
-export function day(date) {
-  return days.format(date);
+/** Return a function that formats a date, and an invalid one as "unknown": Intl would throw. */
+function safe(format) {
+  return (date) => (Number.isFinite(Number(date)) ? format(date) : "unknown");
 }
 
-export function time(date) {
-  return clock.format(date);
-}
+export const day = safe((date) => days.format(date));
+
+export const time = safe((date) => clock.format(date));
 
 /** Format a time of day without seconds. */
-export function clockTime(date) {
-  return shortClock.format(date);
-}
+export const clockTime = safe((date) => shortClock.format(date));
 
 /** Format a date and a time of day. */
-export function dated(date) {
-  return `${days.format(date)}, ${shortClock.format(date)}`;
-}
+export const dated = safe((date) => `${days.format(date)}, ${shortClock.format(date)}`);
 
 function isToday(date) {
   return new Date().toDateString() === date.toDateString();
 }
 
 /** Format a time of day. The date comes first if it is not today. */
-export function moment(date) {
-  return isToday(date) ? shortClock.format(date) : dated(date);
-}
+export const moment = safe((date) => (isToday(date) ? shortClock.format(date) : dated(date)));
 
 /** Format a time like `moment`, with seconds. */
-export function exactMoment(date) {
-  return isToday(date) ? clock.format(date) : `${days.format(date)}, ${clock.format(date)}`;
-}
+export const exactMoment = safe((date) => (isToday(date) ? clock.format(date) : `${days.format(date)}, ${clock.format(date)}`));
 
 /** Parse a Kubernetes quantity: "8", "500m", "40Gi". Return 0 if it is invalid. */
 export function number(quantity) {
@@ -104,11 +98,14 @@ export function number(quantity) {
   return Number(found[1]) * times;
 }
 
-/** Return a sentence of the API for the page: times of the reader, "GPUs", and no place in the queue. */
+/**
+ * Return a sentence of the API for the page: times of the reader, "GPUs", and no place in the queue.
+ * It may quote text of users, so a time in it may be invalid.
+ */
 export function sentence(text) {
   return visible(text)
     .replace(/^queued: \d+ of \d+ in [^;]+; /, "")
-    .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => moment(new Date(time)))
+    .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => (Number.isNaN(Date.parse(time)) ? time : moment(new Date(time))))
     .replace(/\b1 [\w-]+\.[\w.-]+\/gpu(?![.-]?\w)/g, "1 GPU")
     .replace(/(?<![\w.-])[\w-]+\.[\w.-]+\/gpu(?![.-]?\w)/g, "GPUs");
 }
