@@ -103,6 +103,57 @@ def test_preview_shows_shares_and_waits_without_changing_weights(
     assert weights(town) == before
 
 
+def shares_shown(page: Page) -> dict[str, list[str]]:
+    """Return the rows of the preview: the share now and the share then, by name."""
+    page.get_by_role("button", name="Preview").click()
+    rows = page.get_by_role("table", name="Shares by weight before and after").get_by_role("row")
+    expect(rows.nth(1)).to_be_visible()
+    found: dict[str, list[str]] = {}
+    for row in rows.all()[1:]:
+        name = row.get_by_role("rowheader").inner_text()
+        assert name not in found
+        found[name] = row.get_by_role("cell").all_inner_texts()
+    return found
+
+
+def test_the_preview_of_two_edits_shows_the_shares_with_both(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "tenants/vision")
+    for user, weight in (("alice", "1"), ("bob", "3")):
+        page.get_by_role("spinbutton", name=user).fill(weight)
+    shown = shares_shown(page)
+    # The weights were 3 and 1, so the shares change places.
+    alice, bob = shown["alice@example.com"], shown["bob@example.com"]
+    assert alice == bob[::-1]
+    assert alice[0] != alice[1]
+    assert len(shown) == 2
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_preview_of_a_user_and_a_child_counts_their_siblings(
+    opens: Opens, town: ApiCluster, place: Served, seen: bool
+) -> None:
+    """Of half the cluster: alice 1 of 4, language 1 of 4 and vision 2; then 3, 1 and 0."""
+    place.deliver(held("one", "research", "alice@example.com"))
+    if not seen:
+        town.rights.granted -= {("get", "tenants/queue"), ("list", "tenants")}
+        town.rights.granted |= {
+            ("get", f"tenants/queue/{name}") for name in ("research", "vision")
+        }
+    page = live(opens, place, "tenants/research")
+    page.get_by_role("spinbutton", name="alice@example.com").fill("3")
+    page.get_by_role("spinbutton", name="vision").fill("0")
+    shown = {
+        name: [cell.replace("\u00a0", " ") for cell in cells]
+        for name, cells in shares_shown(page).items()
+    }
+    language = {"language": ["13 %", "13 %"]} if seen else {}
+    assert shown == {
+        "alice@example.com": ["13 %", "38 %"],
+        "vision": ["25 %", "0 %"],
+        **language,
+    }
+
+
 def test_a_weight_is_set_only_after_the_confirmation(
     opens: Opens, town: ApiCluster, place: Served
 ) -> None:
@@ -124,6 +175,29 @@ def test_a_weight_is_set_only_after_the_confirmation(
     expect(page.get_by_text("weight 9")).to_be_visible()
     expect(page.get_by_role("spinbutton", name="bob@example.com")).to_have_value("9")
     expect(page.get_by_text("in a moment")).to_have_count(0)
+
+
+def test_a_weight_that_is_typed_during_apply_stays(opens: Opens, place: Served) -> None:
+    held_back, passes = list[Route](), list[bool]()
+
+    def hold(route: Route) -> None:
+        if passes:
+            route.continue_()
+        else:
+            held_back.append(route)
+
+    page = weigh(opens, place)
+    page.route("**/weight", hold)
+    answer(page, accepts=True)
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("button", name="Working …")).to_be_visible()
+    page.get_by_role("spinbutton", name="alice@example.com").fill("7")
+    passes.append(True)
+    for route in held_back:
+        route.continue_()
+    expect(page.get_by_text("1 weight set.")).to_be_visible()
+    expect(page.get_by_role("spinbutton", name="alice@example.com")).to_have_value("7")
+    expect(page.get_by_role("button", name="Apply")).to_be_enabled()
 
 
 def test_the_confirmation_shows_hidden_characters_of_names_as_escapes(

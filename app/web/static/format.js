@@ -25,6 +25,11 @@ export function visible(text) {
   });
 }
 
+/** Return whether names can be segments of a path. Browsers remove `.`, and `..` with the segment before it. */
+export function hasPath(...names) {
+  return names.every((name) => !/^\.{0,2}$/.test(name ?? ""));
+}
+
 const FORMULA = /^[\s'\ufeff]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]/;
 
 /** Return a quoted CSV cell that no spreadsheet takes for a formula: see app/core/safe_text.py. */

@@ -1,6 +1,6 @@
 // One tenant: its shares, its users, its queue, and its weights with a preview.
 
-import { amounts, count, decimal, inPools, lasting, percent, visible, withUse } from "../format.js";
+import { amounts, count, decimal, hasPath, inPools, lasting, percent, visible, withUse } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
@@ -39,7 +39,7 @@ function quotaText({ guarantee, limit }, used) {
 }
 
 export function Tenant({ name, state: sent, hello, query, ask }) {
-  const path = sent.leftOut.users ? `/v1/tenants/${encodeURIComponent(name)}/users` : null;
+  const path = sent.leftOut.users && hasPath(name) ? `/v1/tenants/${encodeURIComponent(name)}/users` : null;
   const { data } = useAnswer(ask, path, AGAIN, Infinity);
   const state = withAllUsers(sent, name, data?.items);
   const row = find(tree(state, query.get("sort") ?? "name"), name);
@@ -76,12 +76,9 @@ function Parent({ name, isSeen }) {
   return isSeen ? html`<a href=${address("tenants", [name])}>Parent: ${visible(name)}</a>` : `Parent: ${visible(name)}`;
 }
 
-/**
- * Return whether a path can name a member. Browsers remove a segment `..` with the one before it, so
- * the path of a user's weight would become that of the tenant's weight.
- */
-function hasPath(member) {
-  return member.name !== "." && member.name !== "..";
+/** The path of the weight of a user `..` would become that of the tenant. */
+function hasWeightPath(member) {
+  return hasPath(member.name);
 }
 
 function weightPath(row, member) {
@@ -109,6 +106,34 @@ function useRefusal(ask, row, member) {
   return why;
 }
 
+const sum = (values) => values.reduce((all, value) => all + value, 0);
+
+/**
+ * Return rows of key, name, and share by weight now and then, the edited members first. `edits`: new
+ * weights by key. `answers`: the shares that each edit alone would change. The weight per share is
+ * equal for all siblings, and grows with the sum of their weights. So hidden siblings count too.
+ */
+function sharesOf(members, edits, answers) {
+  if (!answers.some((shares) => shares.length)) return [];
+  const now = new Map(members.map((member) => [member.key, Number(member.of.weight)]));
+  const then = new Map([...now, ...edits]);
+  const perShare = (shares, when, weights) => {
+    const keyed = shares.map((each) => [each.user === null ? each.tenant : `${each.tenant} ${each.user}`, each[when]]);
+    const known = keyed.filter(([key, part]) => weights.has(key) && part !== null);
+    return sum(known.map(([key]) => weights.get(key))) / sum(known.map(([, part]) => Number(part)));
+  };
+  const before = answers.map((shares) => perShare(shares, "before", now)).find(Number.isFinite) ?? 0;
+  const steps = [...edits].map(([key, weight], place) => [weight - now.get(key), perShare(answers[place], "after", new Map(now).set(key, weight)) - before]);
+  const largest = [...steps].sort(([one], [other]) => Math.abs(other) - Math.abs(one));
+  // An answer may have no share above 0. If all are so, no sibling counts as hidden.
+  const slope = largest.map(([by, more]) => more / by).find(Number.isFinite) ?? before / (sum([...now.values()]) || 1);
+  const after = before + slope * sum(steps.map(([by]) => by));
+  const text = (weight, per) => percent(weight && per ? weight / per : 0);
+  return [...members]
+    .sort((one, other) => edits.has(other.key) - edits.has(one.key))
+    .map(({ key, name }) => [key, name, text(now.get(key), before), text(then.get(key), after)]);
+}
+
 /** Changes weights of the users and children: preview, waits, then apply with the caller's rights. */
 function Weights({ row, ask }) {
   // Its keys are names, and no name may find a property of the prototype.
@@ -117,11 +142,11 @@ function Weights({ row, ask }) {
   const edits = useRef(0); // a preview that was asked before the last edit is not shown
   const [isBusy, setBusy] = useState(false);
   // The right is the same for all users, and for all children.
-  const ofUsers = useRefusal(ask, row, row.users.find(hasPath));
-  const ofChildren = useRefusal(ask, row, row.children.find(hasPath));
+  const ofUsers = useRefusal(ask, row, row.users.find(hasWeightPath));
+  const ofChildren = useRefusal(ask, row, row.children.find(hasWeightPath));
   const members = [...row.users, ...row.children];
   if (!members.length) return null;
-  const maySet = (member) => hasPath(member) && (member.isUser ? ofUsers : ofChildren) === "";
+  const maySet = (member) => hasWeightPath(member) && (member.isUser ? ofUsers : ofChildren) === "";
   const changed = members.filter((member) => changes[member.key] && changes[member.key] !== member.of.weight);
   const isIdle = !changed.length || isBusy;
   const weightOf = (member) => changes[member.key] ?? member.of.weight;
@@ -142,8 +167,10 @@ function Weights({ row, ask }) {
   const simulate = () => {
     const before = edits.current;
     attempt(async () => {
-      const shares = [];
-      for (const member of changed) shares.push(...(await put(member, "?dryRun=true")).shares);
+      const answers = [];
+      for (const member of changed) answers.push((await put(member, "?dryRun=true")).shares);
+      const weightsThen = new Map(changed.map((member) => [member.key, Number(changes[member.key])]));
+      const shares = sharesOf(members, weightsThen, answers);
       const weights = Object.fromEntries(changed.filter((m) => !m.isUser).map((m) => [m.name, changes[m.key]]));
       const users = Object.fromEntries(changed.filter((m) => m.isUser).map((m) => [m.name, changes[m.key]]));
       const body = { hours: 4, weights, users: Object.keys(users).length ? { [row.name]: users } : {} };
@@ -167,7 +194,8 @@ function Weights({ row, ask }) {
       } catch (error) {
         throw new Error(`${done ? `${count(done, "weight")} ${done === 1 ? "is" : "are"} set: ${changed.slice(0, done).map((member) => member.name).join(", ")}. The others are not. ` : ""}${error.message}`);
       }
-      setChanges({ __proto__: null });
+      // Edits since then stay.
+      setChanges((now) => ({ __proto__: null, ...Object.fromEntries(Object.entries(now).filter(([key, weight]) => weight !== changes[key])) }));
       return { set: changed.map((member) => [member.key, changes[member.key]]) };
     });
   };
@@ -176,7 +204,7 @@ function Weights({ row, ask }) {
     ${!members.some(maySet) ? null : html`<p class="note">Try weights first. A preview changes nothing.</p>`}
     ${ofUsers ? html`<p class="note">You cannot set weights of users: ${visible(ofUsers)}</p>` : null}
     ${ofChildren ? html`<p class="note">You cannot set weights of child tenants: ${visible(ofChildren)}</p>` : null}
-    ${members.every(hasPath) ? null : html`<p class="note">You cannot set the weight of a user named . or .., because no path can name it.</p>`}
+    ${members.every(hasWeightPath) ? null : html`<p class="note">You cannot set the weight of a user named . or .., because no path can name it.</p>`}
     <form onSubmit=${(event) => { event.preventDefault(); if (!isIdle) simulate(); }}>
       <${More} items=${members} step=${STEP} noun="weights">${(shown) => html`<ul class="weights">
         ${shown.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
@@ -202,30 +230,26 @@ function Preview({ preview }) {
   if (!preview) return null;
   if (preview.error) return html`<p class="problem">${visible(preview.error)}</p>`;
   return html`
-    <${Compared} name="Shares by weight before and after" what="Share by weight" rows=${preview.shares.map((share) => [share.user ?? share.tenant, shareText(share.before), shareText(share.after)])} />
+    <${Compared} name="Shares by weight before and after" what="Share by weight" rows=${preview.shares} />
     ${preview.waits
-      ? html`<${Compared} name="Mean waits before and after" what="Mean wait" rows=${preview.waits.tenants.filter((each) => each.now.pending).map((each) => [each.tenant, lasting(each.now.waitMeanSeconds), lasting(each.then.waitMeanSeconds)])} />
+      ? html`<${Compared} name="Mean waits before and after" what="Mean wait" rows=${preview.waits.tenants.filter((each) => each.now.pending).map((each) => [each.tenant, each.tenant, lasting(each.now.waitMeanSeconds), lasting(each.then.waitMeanSeconds)])} />
         <p class="note">Waits of the ${count(preview.waits.pods, "pod")} that wait now, simulated over 4 hours.</p>`
       : html`<p class="note">Waits were not simulated: ${visible(preview.why)}</p>`}
   `;
 }
 
-function shareText(share) {
-  return share === null ? "" : percent(Number(share));
-}
-
-/** A table of values now and then. `rows`: name, value now, value then. */
+/** A table of values now and then. `rows`: key, name, value now, value then. */
 function Compared({ name, what, rows }) {
   const columns = [
     { name: "Tenant, user", kind: "name" },
     { name: `${what} now`, kind: "number" },
     { name: `${what} then`, kind: "number" },
   ];
-  return html`<${Table} name=${name} columns=${columns}>
-    ${rows.map(([who, now, then]) => html`<tr role="row" key=${who}>
+  return html`<${More} items=${rows} step=${STEP} noun="rows">${(shown) => html`<${Table} name=${name} columns=${columns}>
+    ${shown.map(([key, who, now, then]) => html`<tr role="row" key=${key}>
       <${RowHead}>${visible(who)}<//>
       <${Cell} kind="number" label=${`${what} now`}>${now}<//>
       <${Cell} kind="number" label=${`${what} then`}>${then}<//>
     </tr>`)}
-  <//>`;
+  <//>`}<//>`;
 }
