@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK
-from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, served
+from tests.browser.signed_in import LED, QUICK, live
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, runs, served
+
+BILLION = 10**9
 
 
 @pytest.fixture
@@ -44,3 +47,15 @@ def test_an_invalid_time_is_unknown(opens: Opens, place: Served) -> None:
         return [...dates.map((name) => format[name](new Date('none'))), format.ago('none')];
     }"""
     assert opens(place).evaluate(run) == ["unknown"] * 7
+
+
+# --- amounts ---
+
+
+def test_a_request_of_a_billion_gpus_draws_few_cells(opens: Opens, place: Served) -> None:
+    """The scheduler does not check a pod that names its node."""
+    place.deliver(runs("huge", "teaching", "judy@example.com", "t4-03", BILLION))
+    page = live(opens, place, "nodes/t4")
+    node = page.locator(".node", has_text="t4-03")
+    expect(node).to_contain_text(f"{BILLION:,} of 4 used")
+    expect(node.locator("i.device")).to_have_count(32)

@@ -1,6 +1,6 @@
 // Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
 
-import { ago, amounts, compareNames, count, decimal, deviceOf, number, percent, visible } from "../format.js";
+import { ago, amounts, compareNames, count, decimal, deviceOf, hasPath, number, percent, visible } from "../format.js";
 import { Cell, Details, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
@@ -11,6 +11,9 @@ const STEP = 500;
 const POD_STEP = 100;
 const AGAIN = 5;
 const MOST_CELLS = 16;
+
+/** Most cells of a node with more use than capacity: a pod that names its node can request any number. */
+const MOST_BEYOND = 2 * MOST_CELLS;
 
 /** Above this number of nodes, the names are in the tooltips and in the table only. */
 const MOST_NAMED = 100;
@@ -96,9 +99,9 @@ function cellsOf(node, device, kinds) {
   const each = Math.max(1, capacity / MOST_CELLS);
   const cells = [];
   for (const [tenant, taken] of Object.entries(node.tenants)) {
-    for (let left = number(taken[device]); left > 0; left -= each) cells.push(kinds.get(tenant) ?? "others");
+    for (let left = number(taken[device]); left > 0 && cells.length < MOST_BEYOND; left -= each) cells.push(kinds.get(tenant) ?? "others");
   }
-  const whole = Math.ceil(used / each);
+  const whole = Math.min(MOST_BEYOND, Math.ceil(used / each));
   while (cells.length < whole) cells.push("others");
   const room = Math.min(MOST_CELLS, capacity);
   const kept = Math.min(room, cells.length + Math.ceil(number(node.reserved?.[device]) / each));
@@ -143,8 +146,9 @@ function NodeTable({ pool, nodes }) {
 
 /** The released pods of one node. */
 function NodePods({ pool, node, state, hello, ask }) {
-  const { data, error } = useAnswer(ask, `/v1/nodes/${encodeURIComponent(node)}/pods`, AGAIN);
-  const isUnknown = hello.pools && !state.leftOut.nodes && !state.pools.some((each) => each.name === pool && each.members.some((member) => member.name === node));
+  const path = hasPath(node) ? `/v1/nodes/${encodeURIComponent(node)}/pods` : null;
+  const { data, error } = useAnswer(ask, path, AGAIN);
+  const isUnknown = !path || (hello.pools && !state.leftOut.nodes && !state.pools.some((each) => each.name === pool && each.members.some((member) => member.name === node)));
   const columns = [
     { name: "Pod", kind: "name" },
     { name: "Tenant", kind: "name", term: "tenant" },
@@ -158,7 +162,7 @@ function NodePods({ pool, node, state, hello, ask }) {
       <p><a href=${address("nodes", [pool])}>Pool ${visible(pool)}</a> · <a href=${address("nodes")}>All nodes</a></p>
     </div>
     ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${visible(error.message)}</p>` : null}
-    ${!data && !error ? html`<p class="note" role="status">Loading …</p>` : null}
+    ${path && !data && !error ? html`<p class="note" role="status">Loading …</p>` : null}
     ${isUnknown ? html`<${Empty}>Pool ${visible(pool)} has no node ${visible(node)}.<//>` : null}
     ${hello.pools ? null : html`<p class="note">You see your pods, and those of tenants whose queue you may see. You may not see the node itself. The right is: list pools.fairgate.io.</p>`}
     ${data && !isUnknown && !data.items.length && !data.hidden ? html`<${Empty}>No pod that requests a GPU runs on this node.<//>` : null}
