@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from app.core import events as ev
 from app.web.api import stream
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK, live, reach, sign_in
+from tests.browser.signed_in import LED, QUICK, go, live, reach, sign_in
 from tests.fakes.fake_api_cluster import (
     NOW,
     ApiCluster,
@@ -58,6 +58,18 @@ def test_users_of_a_tenant_beyond_those_of_the_stream(opens: Opens, place: Serve
     expect(last).to_contain_text("user-149@example.com")
     expect(last.get_by_role("cell").nth(6)).to_have_text("1")  # waiting GPUs
     expect(page.get_by_text("are left out")).to_have_count(0)
+
+
+def test_users_of_a_tenant_that_no_path_can_name_are_not_asked_for(
+    opens: Opens, place: Served
+) -> None:
+    page = live(opens, place)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    go(page, "tenants/..")
+    expect(page.get_by_text("There is no such tenant")).to_be_visible()
+    page.evaluate("() => fetch('/v1/nodes')")  # a later request
+    assert [url for url in sent if "/users" in url] == []
 
 
 def test_pods_of_a_queue(opens: Opens, place: Served) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK, live
+from tests.browser.signed_in import LED, QUICK, go, live
 from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, runs, served
 
 BILLION = 10**9
@@ -59,3 +59,55 @@ def test_a_request_of_a_billion_gpus_draws_few_cells(opens: Opens, place: Served
     node = page.locator(".node", has_text="t4-03")
     expect(node).to_contain_text(f"{BILLION:,} of 4 used")
     expect(node.locator("i.device")).to_have_count(32)
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "tenants?open=%25",
+        "tenants?sort=__proto__",
+        "tenants?sort=hasOwnProperty",
+        "queues?sort=__proto__",
+        "queues?sort=hasOwnProperty",
+    ],
+)
+def test_a_wrong_query_shows_the_table(opens: Opens, place: Served, view: str) -> None:
+    page = live(opens, place, view)
+    page.reload()
+    expect(page.locator("main tbody tr").first).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("view", "text", "asked"),
+    [
+        ("pods/../me", "There is no such pod.", "/v1/me"),
+        ("pods/robotics/", "There is no such pod.", "/v1/workloads"),
+        ("nodes/h100/..", "Pool h100 has no node ...", "/v1/pods"),
+        ("queues?tenant=..", "There is no tenant ...", "/v1/queue"),
+    ],
+)
+def test_a_name_that_changes_the_path_is_not_asked_for(
+    opens: Opens, place: Served, view: str, text: str, asked: str
+) -> None:
+    """A browser turns `/v1/workloads/../me` into `/v1/me`."""
+    page = live(opens, place)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url.removeprefix(place.url)))
+    go(page, view)
+    expect(page.get_by_text(text, exact=True)).to_be_visible()
+    expect(page.get_by_text("Loading")).to_have_count(0)
+    page.evaluate("() => fetch('/v1/nodes')")  # a later request
+    assert [path for path in sent if path.startswith(asked)] == []
+
+
+# --- the clipboard ---
+
+
+def test_a_refused_copy_is_reported(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "pods/robotics/wait-0")
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.get_by_role("button", name="The browser refuses: copy it by hand")).to_be_visible()

@@ -1,6 +1,6 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
-import { amounts, estimateText, exactMoment, lasting, sentence, visible } from "../format.js";
+import { amounts, estimateText, exactMoment, hasPath, lasting, sentence, visible } from "../format.js";
 import { Guarded, Rule, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -16,7 +16,7 @@ const COMPARED = ["limit", "guarantee", "gang", "pool", "score"];
 
 /** `isAlone`: the caller sees no other view, so the tenant has no link. */
 export function PodDrawer({ namespace, name, ask, isAlone }) {
-  const path = `/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+  const path = hasPath(namespace, name) ? `/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}` : null;
   const answer = useAnswer(ask, path, AGAIN);
   const [drawer, heading] = [useRef(null), useRef(null)];
   useEffect(() => {
@@ -37,8 +37,10 @@ export function PodDrawer({ namespace, name, ask, isAlone }) {
       <h2 id="pod-title" tabindex="-1" ref=${heading}>${visible(`${namespace}/${name}`)}</h2>
       <button type="button" onClick=${closePod}>Close</button>
     </div>
-    <${Guarded}><${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} /><//>
-    <${Guarded}><${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} /><//>
+    ${path
+      ? html`<${Guarded}><${Body} answer=${answer} namespace=${namespace} name=${name} isAlone=${isAlone} /><//>
+          <${Guarded}><${Events} ask=${ask} path=${`${path}/events`} namespace=${namespace} /><//>`
+      : html`<p class="note">There is no such pod.</p>`}
   </div>`;
 }
 
@@ -123,10 +125,14 @@ function Numbers({ numbers }) {
 }
 
 function Copy({ text }) {
-  const [isCopied, setCopied] = useState(false);
+  const [told, setTold] = useState("Copy as command");
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    setCopied(true);
+    try {
+      await navigator.clipboard.writeText(text);
+      setTold("Copied");
+    } catch {
+      setTold("The browser refuses: copy it by hand");
+    }
   };
-  return html`<p class="command"><code>${visible(text)}</code> <button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy as command"}</button></p>`;
+  return html`<p class="command"><code>${visible(text)}</code> <button type="button" onClick=${copy}>${told}</button></p>`;
 }

@@ -1,6 +1,6 @@
 // Queues by wait reason, and the pods of one queue in order.
 
-import { ago, amounts, count, decimal, devices, estimateText, sentence, visible } from "../format.js";
+import { ago, amounts, count, decimal, devices, estimateText, hasPath, sentence, visible } from "../format.js";
 import { Cell, Empty, More, needsAttention, NotAllowed, rightIn, RowHead, Rule, Table, Term, UnitsNote, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { Filter } from "./overview.js";
@@ -39,7 +39,7 @@ export function Queues({ state, hello, query }) {
   const sort = query.get("sort") ?? "waiting";
   const units = unitsOf(state.pools);
   const partOf = (queue) => state.owed[queue.tenant]?.users[queue.user];
-  const by = (queue) => (SORTS[sort] ?? SORTS.name)(queue, partOf(queue));
+  const by = (queue) => (Object.hasOwn(SORTS, sort) ? SORTS[sort] : SORTS.name)(queue, partOf(queue));
   const named = (queue) => [queue.tenant, queue.user].some((name) => name.toLowerCase().includes(wanted));
   const found = state.queues
     .filter((queue) => named(queue) && (!rule || rule in queue.rules))
@@ -98,7 +98,7 @@ function QueueRow({ queue, part, units }) {
 /** `isAlone`: the caller sees no other view. */
 export function Queue({ tenant, user, ask, isAlone }) {
   const [most, setMost] = useState(PAGE);
-  const path = `/v1/tenants/${encodeURIComponent(tenant)}/queue${user ? `?${new URLSearchParams({ user })}` : ""}`;
+  const path = hasPath(tenant) ? `/v1/tenants/${encodeURIComponent(tenant)}/queue${user ? `?${new URLSearchParams({ user })}` : ""}` : null;
   const { data, error } = useAnswer(ask, path, most > LONG ? SELDOM : AGAIN, most);
   const title = user ? `${tenant}, ${user}` : tenant;
   return html`<section class="card" aria-labelledby="queue-title">
@@ -107,6 +107,7 @@ export function Queue({ tenant, user, ask, isAlone }) {
       ${isAlone ? null : html`<p><a href=${address("queues")}>All queues</a></p>`}
     </div>
     ${error?.status === 403 ? html`<${NotAllowed} right=${rightIn(error.message)}>You may not see this queue.<//>` : error ? html`<p class="problem" role="alert">The pods cannot be shown: ${visible(error.message)}</p>` : null}
+    ${path ? null : html`<${Empty}>There is no tenant ${visible(tenant)}.<//>`}
     ${data && !data.items.length ? html`<${Empty}>No pod of ${visible(title)} waits.<//>` : null}
     ${data?.items.length ? html`<${PodTable} name=${`Waiting pods of ${visible(title)}`} pods=${data.items} withUser=${!user} />` : null}
     ${data?.continue

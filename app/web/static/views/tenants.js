@@ -29,7 +29,7 @@ export function tree(state, sort) {
     if (!below.has(parent)) below.set(parent, []);
     below.get(parent).push(tenantRow(state, tenant, queues));
   }
-  const by = SORTS[sort] ?? SORTS.name;
+  const by = Object.hasOwn(SORTS, sort) ? SORTS[sort] : SORTS.name;
   const build = (parent) =>
     (below.get(parent) ?? [])
       .sort((one, other) => by(one) - by(other) || (one.name < other.name ? -1 : 1))
@@ -127,18 +127,18 @@ export function TenantTable({ state, hello, query, tops, name }) {
   const units = unitsOf(state.pools);
   const sort = query.get("sort") ?? "name";
   const wanted = (query.get("filter") ?? "").trim().toLowerCase();
-  const opened = new Set((query.get("open") ?? "").split(",").filter(Boolean).map(decodeURIComponent));
+  const opened = new Set((query.get("open") ?? "").split(",").filter(Boolean)); // names as in an address
   const rows = tops ?? tree(state, sort);
-  const flat = flatten(rows, (tenant) => opened.has(ALL) || opened.has(tenant), wanted);
+  const flat = flatten(rows, (tenant) => opened.has(ALL) || opened.has(encodeURIComponent(tenant)), wanted);
   // The scale depends on all rows, so that a filter does not change the length of a bar.
   const parts = state.tenants.filter((tenant) => state.owed[tenant.name]).map((of) => drawnPart({ part: state.owed[of.name], of }, units));
   const end = scaleEnd(parts);
   const marks = new Set(flat.filter((row) => row.part).flatMap((row) => marksOf(drawnPart(row, units), end)));
   const fold = (tenant, open) => {
-    const next = new Set(opened.has(ALL) ? state.tenants.map((each) => each.name) : opened);
-    if (open) next.add(tenant);
-    else next.delete(tenant);
-    change({ open: [...next].map(encodeURIComponent).join(",") });
+    const next = new Set(opened.has(ALL) ? state.tenants.map((each) => encodeURIComponent(each.name)) : opened);
+    if (open) next.add(encodeURIComponent(tenant));
+    else next.delete(encodeURIComponent(tenant));
+    change({ open: [...next].join(",") });
   };
   const columns = [
     { name: "Tenant, user", kind: "name", key: "name", direction: "ascending", term: "tenant" },
