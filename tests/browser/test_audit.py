@@ -9,6 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from app.core.audit.codec import entry_line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
+from app.core.model import Millis
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live
 from tests.fakes.fake_api_cluster import (
@@ -33,9 +34,9 @@ def place(town: ApiCluster) -> Iterator[Served]:
         yield place
 
 
-def record(town: ApiCluster, kind: EntryType, facts: dict[str, Fact]) -> None:
+def record(town: ApiCluster, kind: EntryType, facts: dict[str, Fact], at: Millis = NOW) -> None:
     """Append an entry to the audit chain."""
-    entry = seal(town.stream.last(), 1, AuditRecord(NOW, kind, facts))
+    entry = seal(town.stream.last(), 1, AuditRecord(at, kind, facts))
     town.stream.rows.append((entry.number, entry_line(entry)))
 
 
@@ -99,6 +100,18 @@ def test_names_of_facts_are_shown_with_escapes(
     record(town, EntryType.CHANGED, {"kind": "Tenant", "no\u202eon": "x"})
     _, rows = audit_rows(opens, town, place)
     expect(rows.nth(0)).to_contain_text("no\\u202eon: x")
+
+
+def test_an_entry_that_is_written_later_than_its_time_is_shown(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    record(town, EntryType.CHANGED, {"kind": "Tenant", "name": "first"})
+    page, rows = audit_rows(opens, town, place)
+    expect(rows).to_have_count(1)
+    record(town, EntryType.RESTORED, {"kind": "Tenant", "name": "late"}, Millis(NOW - 300_000))
+    page.clock.fast_forward(10_000)
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("late")
 
 
 # --- filters ---

@@ -10,6 +10,9 @@ const AGAIN = 10_000;
 const PERIODS = { 10: "10 minutes", 60: "1 hour" };
 const MOST = 50_000;
 
+/** Reports of other processes are written later than their time: see SKEW of audit_reader.py. */
+const LATE = 600_000;
+
 /** Facts that are in the column of the object, or that only the verifier needs. */
 const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant", "kind", "name", "digestBefore", "digestAfter", "stamp"]);
 
@@ -74,8 +77,8 @@ function joined(entries) {
 }
 
 /**
- * Read the entries of the last minutes, and then only new ones. Return {entries, error}, the newest
- * entry first. `tenant`: "" for all entries. null: ask nothing.
+ * Read the entries of the last minutes, and then those that may be new. Return {entries, error}, the
+ * newest entry first. `tenant`: "" for all entries. null: ask nothing.
  */
 function useEntries(ask, minutes, tenant) {
   const [found, setFound] = useState({});
@@ -84,17 +87,18 @@ function useEntries(ask, minutes, tenant) {
     if (tenant === null) return undefined;
     const stopping = new AbortController();
     const begin = () => Date.now() - Number(minutes) * 60_000;
-    let since = begin();
+    let newest = 0;
     let last = 0;
     let entries = [];
     let timer;
     const read = async () => {
       try {
-        const query = new URLSearchParams({ since: new Date(since).toISOString(), ...(tenant ? { tenant } : {}) });
+        const since = new Date(Math.max(begin(), newest - LATE)).toISOString();
+        const query = new URLSearchParams({ since, ...(tenant ? { tenant } : {}) });
         const text = await ask(`/v1/audit?${query}`, { signal: stopping.signal });
         const fresh = parse(text).filter((entry) => entry.number > last);
         if (fresh.length) {
-          ({ at: since, number: last } = fresh[fresh.length - 1]);
+          ({ at: newest, number: last } = fresh[fresh.length - 1]);
           entries = [...fresh.reverse(), ...entries].slice(0, MOST);
         }
         const first = begin();
