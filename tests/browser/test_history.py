@@ -189,3 +189,20 @@ def test_history_reports_an_invalid_time_in_the_address(opens: Opens, place: Ser
     expect(page.get_by_role("alert").get_by_text("The time is not valid")).to_be_visible()
     page.get_by_role("button", name="1 hour").click()
     expect(page.locator(".chart canvas").first).to_be_visible()
+
+
+def test_history_reports_a_time_in_the_future(opens: Opens, place: Served) -> None:
+    page = live(
+        opens, place, "history?from=2099-01-01T00:00:00Z&to=2099-01-02T00:00:00Z", now=NOW
+    )
+    expect(page.get_by_role("alert").get_by_text("it must begin in the past")).to_be_visible()
+    expect(page.get_by_text("Loading")).to_have_count(0)
+
+
+def test_history_until_the_last_possible_date_is_usable(opens: Opens, place: Served) -> None:
+    """In a time zone east of Greenwich, the local date does not exist."""
+    to = "%2B275760-09-13T00:00:00Z"
+    page = live(opens, place, f"history?from={FROM}&to={to}", now=NOW, timezone_id="Asia/Tokyo")
+    expect(page.get_by_label("To", exact=True)).to_have_value("")
+    page.get_by_role("button", name="1 hour").click()
+    expect(page.locator(".chart canvas").first).to_be_visible()

@@ -90,12 +90,12 @@ function levelsOf(state, tenant, units) {
 
 /**
  * Return the time of an address in seconds: {from, to}, or {seconds} until now. `isWrong`: `from` and
- * `to` are no period.
+ * `to` are no period, or one of the future.
  */
 function periodOf(query) {
   if (query.get("from") || query.get("to")) {
     const [from, to] = [query.get("from"), query.get("to")].map((time) => Date.parse(time) / 1000);
-    return { from, to, isWrong: !(to - from >= LEAST) };
+    return { from, to, isWrong: !(to - from >= LEAST && stepsOf({ from, to }).times.length) };
   }
   const isKnown = RANGES.some(([value]) => value === query.get("range"));
   return { seconds: Number(isKnown ? query.get("range") : RANGES[0][0]) };
@@ -120,10 +120,11 @@ function show(from, to) {
   change({ from: begin.replace(".000", ""), to: end.replace(".000", ""), range: "" });
 }
 
-/** Return a time for an input of kind `datetime-local`. */
+/** Return a time for an input of kind `datetime-local`, "" if it is invalid. */
 function localTime(seconds) {
   const date = new Date(seconds * 1000);
-  return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+  const local = new Date(date - date.getTimezoneOffset() * 60_000);
+  return Number.isFinite(Number(local)) ? local.toISOString().slice(0, 16) : "";
 }
 
 /** Buttons for times until now, and two fields for any other time. */
@@ -138,7 +139,7 @@ function Period({ period, shown }) {
     <div class="ranges" role="group" aria-label="Time shown">
       ${RANGES.map(([value, name]) => html`<button type="button" key=${value} aria-pressed=${String(Number(value) === period.seconds)} onClick=${() => change({ range: value, from: "", to: "" })}>${name}</button>`)}
     </div>
-    ${["From", "To"].map((name, index) => html`<label key=${name}>${name} <input type="datetime-local" value=${Number.isFinite(ends[index]) ? localTime(ends[index]) : ""} onChange=${enter(index)} /></label>`)}
+    ${["From", "To"].map((name, index) => html`<label key=${name}>${name} <input type="datetime-local" value=${localTime(ends[index])} onChange=${enter(index)} /></label>`)}
   </div>`;
 }
 
@@ -153,16 +154,16 @@ export function History({ state, hello, query, ask, theme }) {
     if (period.isWrong) return undefined;
     const stopping = new AbortController();
     const read = async () => {
-      const isOver = period.to * 1000 < Date.now() - AGAIN; // the last records may be late
-      const steps = stepsOf(period);
-      const { times: [from], until, step } = steps;
-      const asked = [
-        ["from", new Date(from * 1000).toISOString()],
-        ["to", new Date(until * 1000).toISOString()],
-        ["step", String(step)],
-        ...namesOf(hello, tenant).map((name) => ["tenant", name]),
-      ];
       try {
+        const isOver = period.to * 1000 < Date.now() - AGAIN; // the last records may be late
+        const steps = stepsOf(period);
+        const { times: [from], until, step } = steps;
+        const asked = [
+          ["from", new Date(from * 1000).toISOString()],
+          ["to", new Date(until * 1000).toISOString()],
+          ["step", String(step)],
+          ...namesOf(hello, tenant).map((name) => ["tenant", name]),
+        ];
         const [used, releases] = await Promise.all([
           usage(ask, [["by", "tenant,pool"], ...asked], stopping.signal),
           ask(releasesPath(asked), { signal: stopping.signal }),
@@ -179,7 +180,7 @@ export function History({ state, hello, query, ask, theme }) {
       stopping.abort();
       clearInterval(timer);
     };
-  }, [range, tenant]);
+  }, [range, tenant, period.isWrong]);
   const shown = found.range === range && found.tenant === tenant ? found : {};
   const units = unitsOf(state.pools);
   const isKnown = !tenant || state.tenants.some((each) => each.name === tenant);
@@ -193,7 +194,7 @@ export function History({ state, hello, query, ask, theme }) {
       <h1 id="history-title">${tenant ? `History of ${visible(tenant)}` : "History"}</h1>
       <${Period} period=${period} shown=${shown} />
     </div>
-    ${period.isWrong ? html`<p class="problem" role="alert">The time is not valid: the end must be a minute after the begin, or later.</p>` : null}
+    ${period.isWrong ? html`<p class="problem" role="alert">The time is not valid: it must begin in the past, and at least a minute before its end.</p>` : null}
     ${shown.error ? html`<p class="problem" role="alert">The past cannot be shown: ${visible(shown.error.message)}</p>` : null}
     ${period.isWrong || shown.error || shown.lines ? null : html`<p class="note" role="status">Loading …</p>`}
     ${shown.lines && !shown.lines.length ? html`<${Empty}>${isKnown ? "No pod used a GPU in this time." : `There is no tenant ${visible(tenant)}${hello.everyTenant ? "" : ", or you may not see it"}.`}<//>` : null}
