@@ -7,9 +7,25 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
+from app.core import events as ev
+from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
+from app.core.model import Resource
+from app.core.quantities import ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live
-from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, runs, served
+from tests.fakes.fake_api_cluster import (
+    ALICE,
+    GPU,
+    NOW,
+    ApiCluster,
+    Served,
+    busy,
+    runs,
+    served,
+    tenant,
+)
 
 BILLION = 10**9
 
@@ -59,6 +75,40 @@ def test_a_request_of_a_billion_gpus_draws_few_cells(opens: Opens, place: Served
     node = page.locator(".node", has_text="t4-03")
     expect(node).to_contain_text(f"{BILLION:,} of 4 used")
     expect(node.locator("i.device")).to_have_count(32)
+
+
+def test_waiting_devices_of_all_vendors_and_kinds_are_shown(opens: Opens) -> None:
+    devices = {GPU: 8, Resource("amd.com/gpu"): 2, Resource("nvidia.com/mig-1g.5gb"): 4}
+    town = ApiCluster(leader_message=LED)
+    town.engine = Engine(ManagedResources(devices), EngineOptions(emits_audit_records=False))
+    pods = [
+        held_pod(f"pod-{count}", "vision", count, user=ALICE, since=NOW, resource=name)
+        for name, count in devices.items()
+    ]
+    shown = "10 GPUs, 4 mig-1g.5gb"
+    with served(town, QUICK) as place:
+        place.deliver(tenant("vision"), *(ev.PodObserved(NOW, pod) for pod in pods))
+        page = live(opens, place)
+        expect(page.locator(".tile", has_text="Waiting").locator(".value")).to_have_text(shown)
+        row = page.locator("#tenant-rows tr", has_text="vision")
+        expect(row.locator("td[data-label='Waiting GPUs']")).to_have_text(shown)
+        go(page, "queues")
+        expect(page.locator("#queue-rows td[data-label=GPUs]")).to_have_text(shown)
+        go(page, "tenants/vision")
+        expect(page.locator("main dl.facts")).to_contain_text(f"3 pods, {shown}")
+
+
+def test_devices_are_text_with_a_unit_if_not_all_are_gpus(opens: Opens, place: Served) -> None:
+    run = """async each => {
+        const { devicesShort, devicesText } = await import('/static/format.js');
+        return [devicesText(each), devicesShort(each)];
+    }"""
+    page = opens(place, locale="en-GB")
+    assert page.evaluate(run, {}) == ["0 GPUs", "0"]
+    assert page.evaluate(run, {"nvidia.com/gpu": "1"}) == ["1 GPU", "1"]
+    assert page.evaluate(run, {"nvidia.com/gpu": "8", "amd.com/gpu": "2"}) == ["10 GPUs", "10"]
+    slices = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "4"}
+    assert page.evaluate(run, slices) == ["4 mig-1g.5gb"] * 2
 
 
 # --- addresses ---

@@ -120,12 +120,13 @@ export function short(resource) {
   return resource.slice(resource.indexOf("/") + 1);
 }
 
+const isGpu = (resource) => short(resource) === "gpu";
+
 /** Format quantities by resource, GPUs first: "8 GPUs, 4 gpumem". */
 export function amounts(quantities) {
-  const isGpu = ([name]) => short(name) === "gpu";
   const parts = Object.entries(quantities)
-    .sort((one, other) => isGpu(other) - isGpu(one))
-    .map(([name, value]) => (isGpu([name]) ? `${value} ${/(^| )1$/.test(value) ? "GPU" : "GPUs"}` : `${value} ${short(name)}`));
+    .sort((one, other) => isGpu(other[0]) - isGpu(one[0]))
+    .map(([name, value]) => (isGpu(name) ? `${value} ${/(^| )1$/.test(value) ? "GPU" : "GPUs"}` : `${value} ${short(name)}`));
   return parts.join(", ") || "0";
 }
 
@@ -153,12 +154,31 @@ export function inPoolsShort(byPool) {
 /** Return the device that stands for a pool: its resource named `gpu`, else its first resource. */
 export function deviceOf(capacity) {
   const names = Object.keys(capacity);
-  return names.find((name) => name.includes("/") && short(name) === "gpu") ?? names[0] ?? "";
+  return names.find(isGpu) ?? names[0] ?? "";
 }
 
-/** Return the number of devices in quantities: of resources such as `nvidia.com/gpu`. */
+/** Return the number of GPUs in quantities, of all vendors. */
+function gpusOf(quantities) {
+  return Object.keys(quantities).filter(isGpu).reduce((sum, name) => sum + number(quantities[name]), 0);
+}
+
+/** Return the number of GPUs in quantities, or of the first resource if there is no GPU. */
 export function devices(quantities) {
-  return number(quantities[deviceOf(quantities)]);
+  return gpusOf(quantities) || number(Object.values(quantities)[0]);
+}
+
+/** Format the sum of quantities: "8 GPUs", or with other devices "8 GPUs, 4 mig-1g.5gb". */
+export function devicesText(...list) {
+  const sums = {};
+  for (const [name, value] of list.flatMap(Object.entries)) sums[name] = (sums[name] ?? 0) + number(value);
+  const others = Object.fromEntries(Object.entries(sums).filter(([name, value]) => value && !isGpu(name)));
+  const gpus = gpusOf(sums);
+  return [gpus && count(gpus, "GPU"), Object.keys(others).length && amounts(others)].filter(Boolean).join(", ") || "0 GPUs";
+}
+
+/** Format devices for a column of GPUs: "8" if there are no others. */
+export function devicesShort(quantities) {
+  return devicesText(quantities).replace(/^([^ ]+) GPUs?$/, "$1");
 }
 
 /** Format an estimate: half of such pods start by one time, nine in ten by another. */

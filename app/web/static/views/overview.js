@@ -1,6 +1,6 @@
 // The first view of an administrator: use, waiting and releases at a glance, then the tenants.
 
-import { ago, count, decimal, devices, lasting, percent } from "../format.js";
+import { ago, count, decimal, devicesText, lasting, percent } from "../format.js";
 import { namesOf, releasesPath } from "./releases.js";
 import { address, change } from "../router.js";
 import { Term, useAnswer } from "../components.js";
@@ -38,16 +38,15 @@ export function Tiles({ state, hello, releases }) {
   const tops = topLevel(state);
   const pods = tops.reduce((sum, tenant) => sum + tenant.pending, 0);
   const waiting = tops.map((tenant) => state.waiting[tenant.name]).filter(Boolean);
-  const gpus = waiting.reduce((sum, each) => sum + devices(each.request), 0);
   const oldest = waiting.map((each) => each.since).sort()[0];
   const pools = poolTiles(state);
   const where = pools.length > 1 ? ", all pools" : "";
   return html`<dl class="tiles" aria-label="At a glance">
     ${pools.slice(0, MOST_TILES)}
     ${pools.length > MOST_TILES ? html`<${Tile} name="More pools" href=${address("nodes")} value=${pools.length - MOST_TILES} note="see Nodes" />` : null}
-    <${Tile} name="Waiting" href=${address("queues")} value=${`${decimal(gpus)} GPUs`} note=${`${count(pods, "pod")}${where}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
+    <${Tile} name="Waiting" href=${address("queues")} value=${devicesText(...waiting.map((each) => each.request))} note=${`${count(pods, "pod")}${where}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
     <${Tile} name="Longest wait" value=${oldest ? ago(oldest) : "none"} note=${oldest ? "the oldest pending pod" : "no pod waits"} />
-    ${releases ? html`<${Tile} name="Released in the last hour" term="released" href=${address("history")} value=${`${decimal(devices(releases.request))} GPUs`} note=${releasedText(releases, pools.length > 1 ? " in all pools" : "")} />` : null}
+    ${releases ? html`<${Tile} name="Released in the last hour" term="released" href=${address("history")} value=${devicesText(releases.request)} note=${releasedText(releases, pools.length > 1 ? " in all pools" : "")} />` : null}
   </dl>`;
 }
 

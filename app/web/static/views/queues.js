@@ -1,6 +1,6 @@
 // Queues by wait reason, and the pods of one queue in order.
 
-import { ago, amounts, count, decimal, devices, estimateText, hasPath, sentence, visible } from "../format.js";
+import { ago, amounts, count, devices, devicesShort, estimateText, hasPath, sentence, visible } from "../format.js";
 import { Cell, Empty, More, needsAttention, NotAllowed, rightIn, RowHead, Rule, Table, Term, UnitsNote, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { Filter } from "./overview.js";
@@ -85,7 +85,7 @@ function QueueRow({ queue, part, units }) {
       <button type="button" class="fold" aria-expanded=${String(isOpen)} aria-label=${`Details of ${visible(queue.tenant)}, ${visible(queue.user)}`} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"}</button><//>
     <${Cell} kind="name" label="User"><a href=${target}>${visible(queue.user)}</a><//>
     <${Cell} kind="number detail" label="Used, of fair share">${part ? `${units.say(part.used)} of ${units.say(part.owed)}` : ""}<//>
-    <${Cell} kind="number" label="GPUs">${decimal(devices(queue.request))}<//>
+    <${Cell} kind="number" label="GPUs">${devicesShort(queue.request)}<//>
     <${Cell} kind="number" label="Pods">${queue.pending}<//>
     <${Cell} kind="number" label="Waits">${ago(queue.since)}<//>
     <${Cell} kind="rules detail" label="Reasons">

@@ -2,7 +2,7 @@
 
 import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { Chart, withGap } from "../chart.js";
-import { count, dated, decimal, devices, lasting, visible } from "../format.js";
+import { count, dated, decimal, devicesShort, devicesText, lasting, visible } from "../format.js";
 import { address } from "../router.js";
 import { html, useMemo } from "../vendor/htm/preact-standalone.js";
 
@@ -46,7 +46,7 @@ export function Releases({ found, times, theme, onSelect }) {
     <h2 id="releases-title"><${Term} name="released">Releases<//> and <${Term} name="half, nine in ten">waits<//></h2>
     ${total.pods
       ? html`
-          <p class="releases-total">${count(total.pods, "pod")} released, with ${count(devices(total.request), "GPU")}.${total.waitP50 === null ? "" : ` Half waited at most ${lasting(total.waitP50)}, nine in ten at most ${lasting(total.waitP90)}.`}</p>
+          <p class="releases-total">${count(total.pods, "pod")} released, with ${devicesText(total.request)}.${total.waitP50 === null ? "" : ` Half waited at most ${lasting(total.waitP50)}, nine in ten at most ${lasting(total.waitP90)}.`}</p>
           <${Chart} title="Wait of released pods" name="Waits over time" file="fairgate-waits.csv" times=${times} lines=${waits} say=${lasting} theme=${theme} onSelect=${onSelect} />
           <${Chart} title="Released pods" name="Releases over time" file="fairgate-releases.csv" times=${times} lines=${pods} theme=${theme} onSelect=${onSelect} />
           <h3>By <${Term} name="tenant">tenant<//></h3>
@@ -74,7 +74,7 @@ function Sums({ items, what, head, link }) {
     ${shown.map((each) => html`<tr role="row" key=${each[what]}>
       <${RowHead}>${named(each[what])}<//>
       <${Cell} kind="number" label="Pods">${decimal(each.pods)}<//>
-      <${Cell} kind="number" label="GPUs">${decimal(devices(each.request))}<//>
+      <${Cell} kind="number" label="GPUs">${devicesShort(each.request)}<//>
       <${Cell} kind="number" label="Half waited at most">${wait(each.waitP50)}<//>
       <${Cell} kind="number" label="Nine in ten at most">${wait(each.waitP90)}<//>
     </tr>`)}

@@ -1,6 +1,6 @@
 // One tenant: its shares, its users, its queue, and its weights with a preview.
 
-import { amounts, count, decimal, hasPath, inPools, lasting, percent, visible, withUse } from "../format.js";
+import { amounts, count, devicesText, hasPath, inPools, lasting, percent, visible, withUse } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
@@ -61,7 +61,7 @@ export function Tenant({ name, state: sent, hello, query, ask }) {
       <dl class="facts">
         <div><dt><${Term} name="weight">Weight<//></dt><dd>${of.weight}</dd></div>
         <div><dt>Uses</dt><dd>${inPools(of.used) || "no GPU"}</dd></div>
-        <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}${row.waiting ? `, ${decimal(row.waiting)} ${row.waiting === 1 ? "GPU" : "GPUs"}` : ""}</dd></div>
+        <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}${row.request ? `, ${devicesText(row.request)}` : ""}</dd></div>
         ${of.namespaces.length ? html`<div><dt>Namespaces</dt><dd>${of.namespaces.map(visible).join(", ")}</dd></div>` : null}
         ${of.quotas.map((quota) => html`<div key=${quota.pool}><dt><${Term} name="quota">Quota in ${visible(quota.pool)}<//></dt><dd>${quotaText(quota, of.used[quota.pool])}</dd></div>`)}
         ${of.paused ? html`<div><dt>Paused</dt><dd>none of its pods is released</dd></div>` : null}

@@ -1,6 +1,6 @@
 // The tree of tenants: use against fair share, waiting GPUs and longest wait. Users are folded.
 
-import { ago, count, decimal, devices, inPoolsShort, number, percent, visible, withUse } from "../format.js";
+import { ago, count, decimal, devices, devicesShort, inPoolsShort, number, percent, visible, withUse } from "../format.js";
 import { Cell, Empty, More, RowHead, Table, UnitsNote } from "../components.js";
 import { BarLegend, marksOf, ShareBar, scaleEnd } from "../share_bar.js";
 import { address, change } from "../router.js";
@@ -45,6 +45,7 @@ function tenantRow(state, tenant, queues) {
     of: tenant,
     part: state.owed[tenant.name],
     pending: tenant.pending,
+    request: waiting?.request,
     waiting: waiting ? devices(waiting.request) : 0,
     since: waiting ? Date.parse(waiting.since) : Infinity,
     sinceText: waiting?.since,
@@ -63,6 +64,7 @@ function userRows(state, tenant, queues) {
       of: user,
       part: state.owed[tenant]?.users[user.name],
       pending: user.pending,
+      request: queue?.request,
       waiting: queue ? devices(queue.request) : 0,
       since: queue ? Date.parse(queue.since) : Infinity,
       sinceText: queue?.since,
@@ -206,7 +208,7 @@ function Row({ row, end, units, fold }) {
     <${Cell} kind="quota" label="Guarantee">${quotasText(of, "guarantee")}<//>
     <${Cell} kind="quota" label="Limit">${quotasText(of, "limit")}<//>
     <${Cell} kind="used" label="By pool">${inPoolsShort(of.used)}<//>
-    <${Cell} kind="number" label="Waiting GPUs">${row.waiting ? decimal(row.waiting) : ""}<//>
+    <${Cell} kind="number" label="Waiting GPUs">${row.request ? devicesShort(row.request) : ""}<//>
     <${Cell} kind="number" label="Pods">${row.pending ? decimal(row.pending) : ""}<//>
     <${Cell} kind="number" label="Longest wait">${row.sinceText ? ago(row.sinceText) : ""}<//>
   </tr>`;
