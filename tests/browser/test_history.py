@@ -192,9 +192,7 @@ def test_history_reports_an_invalid_time_in_the_address(opens: Opens, place: Ser
 
 
 def test_history_reports_a_time_in_the_future(opens: Opens, place: Served) -> None:
-    page = live(
-        opens, place, "history?from=2099-01-01T00:00:00Z&to=2099-01-02T00:00:00Z", now=NOW
-    )
+    page = live(opens, place, "history?from=2099-01-01T00:00:00Z&to=2099-01-02T00:00:00Z", now=NOW)
     expect(page.get_by_role("alert").get_by_text("it must begin in the past")).to_be_visible()
     expect(page.get_by_text("Loading")).to_have_count(0)
 

@@ -136,9 +136,7 @@ def test_the_preview_of_a_user_and_a_child_counts_their_siblings(
     place.deliver(held("one", "research", "alice@example.com"))
     if not seen:
         town.rights.granted -= {("get", "tenants/queue"), ("list", "tenants")}
-        town.rights.granted |= {
-            ("get", f"tenants/queue/{name}") for name in ("research", "vision")
-        }
+        town.rights.granted |= {("get", f"tenants/queue/{name}") for name in ("research", "vision")}
     page = live(opens, place, "tenants/research")
     page.get_by_role("spinbutton", name="alice@example.com").fill("3")
     page.get_by_role("spinbutton", name="vision").fill("0")
