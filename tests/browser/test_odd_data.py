@@ -1,4 +1,4 @@
-"""Data and addresses that nobody expects: the page stays usable, and shows what is true."""
+"""Unusual data and addresses: the page remains usable and shows true values."""
 
 from __future__ import annotations
 
