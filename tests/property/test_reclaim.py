@@ -97,8 +97,23 @@ class Arena:
         for victim in victims:
             fewer = [v for v in victims if v is not victim]
             if law.fits(fewer) and law.allows(fewer, causes):
-                return "one too many"
+                if not law.fits(fewer, self.reserved(law.taker)):
+                    self.count["beside a reservation"] += 1
+                else:
+                    return "one too many"
         return ""
+
+    def reserved(self, taker: Job) -> int:
+        """Return how many free devices are reserved for others. A reclaim leaves these to them."""
+        reservations = self.drive.engine._cycle.reservations
+        own = {pod.uid for pod in pods_of(taker)}
+        others = {*reservations.active.values(), *reservations.overdue.values()}
+        return sum(
+            amounts.get(GPU, 0)
+            for each in others
+            if each.owner.uid not in own
+            for amounts in each.capacity_by_node.values()
+        )
 
     def evicted(self, victims: list[Job]) -> None:
         for victim in victims:
@@ -137,9 +152,13 @@ class Law:
         self.judge.sites, self.judge.teams = drive.sites, drive.teams
         self.running = running
 
-    def fits(self, victims: list[Job]) -> bool:
-        free = self.drive.sites["n"].offer[GPU]
-        free -= sum(job.total(GPU) for job in self._without(victims))
+    def fits(self, victims: list[Job], reserved: int = 0) -> bool:
+        """Return whether the workload fits if these are gone, beside free reserved devices."""
+        offer = self.drive.sites["n"].offer[GPU]
+        used, left = (
+            sum(job.total(GPU) for job in jobs) for jobs in (self.running, self._without(victims))
+        )
+        free = offer - left - min(offer - used, reserved)
         return free >= sum(taker.total(GPU) for taker in self.takers)
 
     def allows(self, victims: list[Job], causes: set[str]) -> bool:
