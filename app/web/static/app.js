@@ -23,7 +23,7 @@ const THEMES = ["system", "light", "dark"];
 /** A header can contain these characters. The browser refuses others like a broken connection. */
 const TOKEN_TEXT = /^[\x21-\x7e]+$/;
 
-/** Milliseconds until waits are drawn again if nothing else changes. */
+/** Milliseconds between two drawings of the waits in a quiet cluster. */
 const REDRAW = 10_000;
 
 /** The beginning of a warning of the API, by fault: a header has no code. */
@@ -49,7 +49,7 @@ const OBJECTS = { tenants: "the tenants", queues: "the queues", nodes: "the node
 
 /**
  * The session: null while unknown, else {token, caller}. `token` is null behind a proxy. `caller` is null
- * if signed out, and "" while the server cannot tell it: only a refusal ends a session.
+ * if signed out, and "" while the server does not answer. Only a refusal ends a session.
  */
 function useSession() {
   const [session, setSession] = useState(null);
