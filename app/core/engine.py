@@ -63,9 +63,9 @@ class Engine:
         self._claim_charges = charges
         self._devices = DeviceCapacity(self._claim_charges.classes, options.selector_evaluator)
         fit = DeviceFit(self._devices, self._placement.pod_peers)
-        self._claim_holds = ClaimHolds(self._claim_charges, self._devices, self._pools, fit)
         registry = PodRegistry(self._tenancy, self._pools, self._usage, charges, fit)
         self._registry = registry
+        self._claim_holds = ClaimHolds(charges, self._devices, registry, self._pools, fit)
         writes = options.emits_store_writes
         self.checkpoints = CheckpointKeeper(registry, self._tenancy, managed, forgets=writes)
         self._usage_tracker = UsageTracker(self._registry, managed)
@@ -198,7 +198,7 @@ class Engine:
         A follower runs every step except 8, and `handle` drops its effects.
         """
         self._node_refusals.update_nodes(self._usage.now)
-        self._claim_holds.update()
+        self._claim_holds.update(self._usage.now)
         self._exchanges.mark_secured_claims(self._usage.now)
         self._registry.update_stale_charges()
         self._registry.settle()
@@ -238,6 +238,7 @@ class Engine:
         due = [self._release_backoff.due(), self._usage.due(), self._cycle.due()]
         due += (self._node_refusals.due(self._usage.now), self._registry.budgets.due())
         due += (self._registry.tenant_gaps.due(), self._claim_charges.due())
+        due += (self._claim_holds.due(),)
         if self._bypasses.installed_at is not None:
             due += (self._bypasses.due(), self._exchanges.due(), self._unbound_pods.due())
         at = min((each for each in due if each is not None), default=None)

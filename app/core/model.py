@@ -178,7 +178,8 @@ class Pod:
     `preemption_policy`: its preemption policy, as the API server resolved it.
     `restart_gang`: the gang restarts as a whole if a pod fails before all pods run.
     `refusal_reason`: why its node refused it; "" if it did not, or if that is unknown.
-    `owner`: name of its topmost known controller, or "".
+    `owner`: name of its topmost known controller, or "". `owner_creates_pods`: its kind may create
+        pods again, unlike a ConfigMap.
     `started_at`: when its node started it. `max_runtime`: its declared run time.
     `budget_reason`: while held, why a disruption budget would block its eviction, or "". Such a pod
         starts only within the guarantee, as if it were not `preemptible`.
@@ -192,8 +193,9 @@ class Pod:
     `missing_claims`: the claims that do not exist. `missing_class`: a device class that it needs
         and that does not exist. `finalizer_is_new`: the finalizer of a claim was just added.
         `claims_unsettled`: a claim changes so often that its present amounts are not charged.
-        `claim_pool`: the pool of a claim that other pods use. `needs_managed`: whether it requests
-        a managed resource. `claim_charges` derives these and `demand`.
+        `claim_pool`: the pool of a claim that other pods use. `claim_refusal`: why it may not join
+        such a claim, or "". `needs_managed`: whether it requests a managed resource.
+        `claim_charges` derives these and `demand`.
     `placement_strategy`, `topology`: as its user requested; None leaves it to the pool.
     `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.
     `anti_affinity_terms`: its required anti-affinity, as it affects other pods.
@@ -236,6 +238,7 @@ class Pod:
     failed: bool = False
     refusal_reason: str = ""
     owner: str = ""
+    owner_creates_pods: bool = True
     started_at: Millis | None = None
     max_runtime: Millis | None = None
     preemptible: bool = True
@@ -253,6 +256,7 @@ class Pod:
     finalizer_is_new: bool = False
     claims_unsettled: bool = False
     claim_pool: PoolName | None = None
+    claim_refusal: str = ""
     needs_managed: bool = True
     placement_strategy: PlacementStrategy | None = None
     topology: TopologyConstraint | None = None
@@ -271,7 +275,7 @@ class Pod:
     @property
     def is_owned(self) -> bool:
         """Return whether a controller owns the pod and may create it again."""
-        return bool(self.owner)
+        return bool(self.owner) and self.owner_creates_pods
 
 
 Holder = tuple[str, str]

@@ -237,6 +237,8 @@ def _claim_text(pod: Pod) -> str:
             f"device class {pod.missing_class} does not exist; ask a cluster admin to create it, "
             "or use another class"
         )
+    if pod.claim_refusal:
+        return pod.claim_refusal
     return (
         "Fairgate reserves its resource claims first, which takes seconds; if it takes longer, "
         "the API server may refuse changes of a claim whose opaque parameters were written with "

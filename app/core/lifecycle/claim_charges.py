@@ -6,6 +6,15 @@ claim, each waiting workload must expect the charge: a single pod, or one pod of
 An allocated claim counts as its devices while all its users are bound. If an unbound pod is left
 alone with it, kube-scheduler may allocate it again, and then it may get its largest alternative.
 
+A claim may lose its allocation while bound pods use it. They keep its devices, so these stay
+charged, and the next pod pays for the next allocation.
+
+An allocated claim without users is a leftover: `claim_holds` charges it until a pod uses it.
+
+A pod may not join a claim while the pod that is charged for it is being evicted, because nothing
+would be freed. A pod that no reclaim takes may not join the claim of a pod that one may take: the
+charge could move to it, and stay for ever.
+
 If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
 of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
 
@@ -26,10 +35,21 @@ from sortedcontainers import SortedDict, SortedSet
 from app.core.errors import InvalidInput
 from app.core.fairshare.sort_key import Served
 from app.core.lifecycle.update_pauses import FEW_PODS, UpdatePauses
-from app.core.model import Amounts, ClaimRef, GrantedClaim, Millis, Pod, PoolName, Resource, Uid
+from app.core.model import (
+    Amounts,
+    ClaimRef,
+    GrantedClaim,
+    Millis,
+    Pod,
+    PoolName,
+    Resource,
+    Uid,
+    UserName,
+)
 from app.core.placement.device_fit import DeviceNeed
 from app.core.podspec.resource_claims import (
     IMPLICIT,
+    AllocatedDevice,
     Classes,
     DeviceAsk,
     DeviceClass,
@@ -41,11 +61,30 @@ ClaimKey = tuple[str, str]
 """Namespace and name of a claim."""
 
 
+JOINS_EVICTED = (
+    "resource claim {claim} is being freed: the pods that use it are being evicted; the pod waits "
+    "for its turn once they have ended"
+)
+JOINS_LEFTOVER = (
+    "resource claim {claim} is still allocated after its last pod, and is usually freed within "
+    "seconds; after a minute the pod may use it as it is"
+)
+JOINS_RECLAIMABLE = (
+    "resource claim {claim} is in use by pods that a reclaim may evict, or was left by one, and "
+    "this pod may not use borrowed capacity; it waits until the claim is free"
+)
+
+
 class ClaimUse(NamedTuple):
-    """The release of an ungated pod, and its pool if that is known."""
+    """The release of an ungated pod, and its pool if that is known.
+
+    `is_protected`: no reclaim takes it, because it is not preemptible or a disruption budget
+    forbids it.
+    """
 
     served: Served
     pool: PoolName | None
+    is_protected: bool = False
 
 
 class _First(NamedTuple):
@@ -61,6 +100,7 @@ class _Standing(NamedTuple):
     group: tuple[str, ...]
     use: ClaimUse | None
     unbound: bool
+    user: UserName
 
 
 @dataclass(slots=True)
@@ -81,6 +121,15 @@ class _Users:
             return None
         (served, uid), pool = self.using.peekitem(0)
         return _First(served, uid, pool)
+
+
+@dataclass(slots=True)
+class _LostAllocation:
+    """Devices that a claim lost while these bound pods used them."""
+
+    devices: tuple[AllocatedDevice, ...]
+    amounts: Amounts
+    pods: set[Uid]
 
 
 class ClaimCharges:
@@ -112,6 +161,15 @@ class ClaimCharges:
         self._requires_secured = False
         self._secured: dict[ClaimKey, Uid] = {}
         """Claims with the finalizer for long enough: see `claim_protection`."""
+        self._lost: dict[ClaimKey, list[_LostAllocation]] = {}
+        self._last_users: dict[ClaimKey, UserName] = {}
+        """The user of the last pod of each allocated claim that had no user at some time."""
+        self._leftovers: dict[ClaimKey, bool] = {}
+        """Claims that are charged without a user, and whether waiting pods may use them."""
+        self._reclaimed: dict[ClaimKey, None] = {}
+        """Claims whose charged pod is being evicted."""
+        self._protected: set[Uid] = set()
+        """Preemptible pods whose gang has others, so that no reclaim will take them."""
 
     def record_claim(self, claim: ResourceClaim) -> None:
         """Record the observed state of a claim."""
@@ -119,6 +177,7 @@ class ClaimCharges:
         known = self._claims.get(key)
         if known is not None and known.uid != claim.uid:
             self._keep_deleted_claim(known)
+        self._record_allocation(key, known, claim)
         self._claims[key] = claim
         self._touched[key] = True
         self._reused[key] = None
@@ -140,11 +199,43 @@ class ClaimCharges:
         known = self._claims.pop(key, None)
         self._all_device_claims.pop(key, None)
         if known is not None:
+            self._last_users.pop(key, None)
             self._reused[key] = None
             self._keep_deleted_claim(known)
             self._secured.pop(key, None)
             self._touched[key] = True
             self._mark_changed(key)
+
+    def _record_allocation(
+        self, key: ClaimKey, known: ResourceClaim | None, claim: ResourceClaim
+    ) -> None:
+        """Record which bound pods keep devices that a claim loses. It may get them back."""
+        if known is None:
+            return
+        if claim.allocated_devices is None or claim.uid != known.uid:
+            self._last_users.pop(key, None)
+        devices, users = known.allocated_devices, self._users.get(key)
+        if claim.allocated_devices is not None:
+            self._set_lost(
+                key,
+                [
+                    each
+                    for each in self._lost.get(key, ())
+                    if each.devices != claim.allocated_devices
+                ],
+            )
+        elif devices is not None and claim.uid == known.uid and users is not None:
+            amounts, lost = self._classes.count_amounts(known), self._lost.get(key, [])
+            pods = {uid for _, uid in users.using} - users.unbound
+            pods = pods.difference(*(each.pods for each in lost))
+            if amounts and pods:
+                self._lost[key] = [*lost, _LostAllocation(devices, amounts, pods)]
+
+    def _set_lost(self, key: ClaimKey, lost: list[_LostAllocation]) -> None:
+        if lost:
+            self._lost[key] = lost
+        else:
+            self._lost.pop(key, None)
 
     def set_secured_required(self, guarded: bool) -> None:
         """Set whether held pods wait until their claims are secured. No claim is secured yet."""
@@ -188,6 +279,10 @@ class ClaimCharges:
         """Return the managed amounts of a claim."""
         return self._classes.count_amounts(claim)
 
+    def has_devices(self, requests: Amounts) -> bool:
+        """Return whether requests of containers include managed devices."""
+        return self._managed.has_managed(self._classes.replace_classes(requests))
+
     def is_in_use(self, key: ClaimKey) -> bool:
         """Return whether a pod that is ungated or being released names a claim."""
         users = self._users.get(key)
@@ -202,6 +297,81 @@ class ClaimCharges:
         """Return whether a held pod names a claim."""
         users = self._users.get(key)
         return users is not None and bool(users.waiting)
+
+    def shared_claims_of(self, uid: Uid) -> list[ClaimKey]:
+        """Return the claims for devices that an ungated pod shares with other ungated pods."""
+        standing = self._claims_by_pod.get(uid)
+        if standing is None or standing.use is None:
+            return []
+        return [
+            key
+            for key in standing.keys
+            if len(self._users[key].using) > 1 and self._may_have_devices(key)
+        ]
+
+    def charged_pod_of(self, key: ClaimKey) -> Uid | None:
+        """Return the pod that is charged for a claim in use, or None."""
+        users = self._users.get(key)
+        first = users.charged_pod if users is not None else None
+        return first.uid if first is not None else None
+
+    def claims_to_join(self, uid: Uid) -> list[ClaimKey]:
+        """Return the claims of a pod that ungated pods use."""
+        standing = self._claims_by_pod.get(uid)
+        return [key for key in standing.keys if self._users[key].using] if standing else []
+
+    @property
+    def reclaimed_claims(self) -> tuple[ClaimKey, ...]:
+        """The claims that no pod may join, because the charged pod is being evicted."""
+        return tuple(self._reclaimed)
+
+    def set_reclaimed(self, key: ClaimKey, reclaimed: bool) -> None:
+        """Set whether the pod that is charged for a claim is being evicted."""
+        if reclaimed:
+            self._reclaimed[key] = None
+        else:
+            self._reclaimed.pop(key, None)
+        self._stale.update(dict.fromkeys(self._waiting_pods(key)))
+
+    def is_protected(self, uid: Uid) -> bool:
+        """Return whether no reclaim takes a pod because of its gang."""
+        return uid in self._protected
+
+    def mark_protected(self, uid: Uid) -> None:
+        """Record that no reclaim will take a pod with claims, because of its gang."""
+        if uid in self._claims_by_pod:
+            self._protected.add(uid)
+            self._stale[uid] = None
+
+    def leftover_user(self, key: ClaimKey) -> UserName | None:
+        """Return the user to charge for an allocated claim without users. None: nobody is known.
+
+        That is the user of its last pod, else of a pod that waits for it.
+        """
+        users = self._users.get(key)
+        if key in self._last_users or users is None or not users.waiting:
+            return self._last_users.get(key)
+        return self._claims_by_pod[next(iter(users.waiting.values()))[0]].user
+
+    def is_leftover(self, key: ClaimKey) -> bool:
+        """Return whether a claim is charged without a user."""
+        return key in self._leftovers
+
+    def set_leftover(self, key: ClaimKey, joinable: bool | None) -> None:
+        """Set whether a claim without users is charged. `joinable`: waiting pods may use it."""
+        if self._leftovers.get(key) is joinable:
+            return
+        if joinable is None:
+            del self._leftovers[key]
+        else:
+            self._leftovers[key] = joinable
+        self._stale.update(dict.fromkeys(self._waiting_pods(key)))
+
+    def _may_have_devices(self, key: ClaimKey) -> bool:
+        claim = self._claims.get(key)
+        if claim is None or key in self._deleted_claims or key in self._lost:
+            return True
+        return bool(self._classes.count_max_amounts(claim) or self._classes.count_amounts(claim))
 
     def current_grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
         """Return the current claims of a pod. A release at this moment is for these."""
@@ -289,7 +459,7 @@ class ClaimCharges:
                 self._seen[pod.uid] = None
         group = (pod.namespace, pod.user, pod.gang) if pod.gang else (pod.uid,)
         unbound = use is not None and pod.node is None
-        standing = _Standing(tuple(keys), group, use, unbound)
+        standing = _Standing(tuple(keys), group, use, unbound, pod.user)
         known = self._claims_by_pod.get(pod.uid)
         if known != standing:
             self._claims_by_pod[pod.uid] = standing
@@ -341,6 +511,7 @@ class ClaimCharges:
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod. A pod without claims is ignored."""
+        self._protected.discard(uid)
         self._move(uid, self._claims_by_pod.pop(uid, None), None)
 
     def drain_stale_pods(self, now: Millis) -> list[Uid]:
@@ -384,10 +555,22 @@ class ClaimCharges:
             users = self._users[key]
             self._touched.setdefault(key, False)
             self._reused[key] = None
+            if key in self._lost and (new is None or new.use is None or key not in new.keys):
+                self._forget_lost(key, uid)
             if not users.using and self._deleted_claims.pop(key, []):
                 self._mark_users_stale(key)
             if not users.using and not users.waiting:
                 del self._users[key]
+
+    def _forget_lost(self, key: ClaimKey, uid: Uid) -> None:
+        """Record that a pod no longer uses the devices that a claim lost."""
+        lost = self._lost[key]
+        for each in lost:
+            each.pods.discard(uid)
+        kept = [each for each in lost if each.pods]
+        self._set_lost(key, kept)
+        if len(kept) < len(lost):
+            self._mark_users_stale(key)
 
     def _add_user(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
         users = self._users.setdefault(key, _Users())
@@ -422,6 +605,9 @@ class ClaimCharges:
                 users.unbound.discard(uid)
                 if not users.unbound and self._growth(key):
                     self._mark_users_stale(key)
+            claim = self._claims.get(key)
+            if not users.using and claim is not None and claim.allocated_devices is not None:
+                self._last_users[key] = standing.user
             self._mark_charge_moved(users, before)
 
     def _mark_charge_moved(self, users: _Users, before: _First | None) -> None:
@@ -457,6 +643,7 @@ class ClaimCharges:
         demand = self._classes.replace_classes(plain)
         asks = self._managed.has_managed(demand)
         tied: PoolName | None = None
+        waits = ""
         for key in standing.keys:
             amounts = self._amounts(pod, key, standing)
             if amounts:
@@ -464,8 +651,9 @@ class ClaimCharges:
                 first = self._users[key].charged_pod
                 if self._is_charged(pod.uid, standing, key):
                     demand = add_amounts(demand, amounts)
-                elif standing.use is None and first is not None:
-                    tied = tied or first.pool
+                elif standing.use is None and (first is not None or key in self._leftovers):
+                    tied = tied or (first.pool if first is not None else None)
+                    waits = waits or self._why_not_join(pod, key, first)
                     if self._is_first_to_join(pod.uid, key, standing):
                         demand = add_amounts(demand, self._growth(key))
         unsettled = standing.use is None and any(key in self._unsettled for key in standing.keys)
@@ -488,8 +676,22 @@ class ClaimCharges:
             finalizer_is_new=securing,
             claims_unsettled=unsettled,
             claim_pool=tied,
+            claim_refusal=waits,
             needs_managed=asks,
         )
+
+    def _why_not_join(self, pod: Pod, key: ClaimKey, first: _First | None) -> str:
+        """Return why a waiting pod may not join a claim that is charged already, or ""."""
+        why = ""
+        if first is None and not self._leftovers[key]:
+            why = JOINS_LEFTOVER
+        elif first is not None and key in self._reclaimed:
+            why = JOINS_EVICTED
+        elif not pod.preemptible or pod.budget_reason or pod.uid in self._protected:
+            use = self._claims_by_pod[first.uid].use if first is not None else None
+            if use is None or not use.is_protected:
+                why = JOINS_RECLAIMABLE
+        return why.format(claim=key[1])
 
     def _missing_class(self, plain: Mapping[Resource, int], standing: _Standing) -> str:
         """Return a device class that a pod needs and that does not exist, "" if there is none."""
@@ -506,10 +708,15 @@ class ClaimCharges:
     def _amounts(self, pod: Pod, key: ClaimKey, standing: _Standing) -> dict[Resource, int]:
         """Return the amounts of a claim. If it was replaced in use, return the largest amounts."""
         claim = self._claims.get(key)
-        found = self._classes.count_amounts(claim) if claim is not None else {}
+        lost = self._lost.get(key, ())
+        found: dict[Resource, int] = {}
+        if claim is not None and not (lost and claim.allocated_devices is None):
+            found = self._classes.count_amounts(claim)
         users = self._users[key]
         if users.unbound or not users.using:
             found = add_amounts(found, self._growth(key))
+        for each in lost:
+            found = add_amounts(found, each.amounts)
         for former in self._deleted_claims.get(key, ()):
             found = max_amounts(found, self._classes.count_amounts(former))
         if standing.use is not None:
@@ -522,10 +729,15 @@ class ClaimCharges:
         return found
 
     def _growth(self, key: ClaimKey) -> Amounts:
-        """Return how much more an allocated claim may get if it is allocated again."""
+        """Return how much more an allocated claim may get if it is allocated again.
+
+        If it lost its allocation in use, bound pods keep that, and this is a whole new allocation.
+        """
         claim = self._claims.get(key)
-        if claim is None or claim.allocated_devices is None:
+        if claim is None:
             return {}
+        if claim.allocated_devices is None:
+            return self._classes.count_max_amounts(claim) if key in self._lost else {}
         counts = self._classes.count_amounts(claim)
         most = self._classes.count_max_amounts(claim)
         return {r: v - counts.get(r, 0) for r, v in most.items() if v > counts.get(r, 0)}
@@ -552,6 +764,8 @@ class ClaimCharges:
         first = users.charged_pod
         if first is not None:
             return first.uid == uid
+        if key in self._leftovers:
+            return False
         first_waiting: Uid = users.waiting[standing.group][0]
         return uid == first_waiting
 

@@ -1,32 +1,51 @@
-"""Devices of claims that no managed pod uses: they are in use, and no tenant is charged.
+"""Devices of allocated claims that no managed pod uses.
 
-Examples are claims of pods in exempt namespaces, and claims that outlive their pods. They reduce
+A claim may stay allocated after its last pod: for a moment, or for ever if its pod failed while it
+was bound. These devices are not free, so the user of that pod stays charged. A waiting pod
+that names the claim may use it, but only after `LEFTOVER_MS`: devices that are about to be freed
+belong to the next workload in order.
+
+Other examples are claims of pods in exempt namespaces. They are charged to no user, and reduce
 the capacity of their node like unmanaged pods.
 """
 
 from __future__ import annotations
 
 from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey
-from app.core.model import Uid, UnmanagedPod
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Millis, Uid, UnmanagedPod
 from app.core.placement.device_capacity import DeviceCapacity
 from app.core.placement.device_fit import DeviceFit
 from app.core.placement.pools import Pools
 
+LEFTOVER_MS = 60_000
+"""Time for which waiting pods may not use a claim that is allocated and has no user. Kubernetes
+usually deallocates such a claim within seconds."""
+
 
 class ClaimHolds:
-    """Keeps the capacity of nodes equal to their slices and to the claims without a charge."""
+    """Keeps nodes and charges equal to the slices and to the allocated claims without users."""
 
     def __init__(
-        self, claims: ClaimCharges, devices: DeviceCapacity, pools: Pools, fit: DeviceFit
+        self,
+        claims: ClaimCharges,
+        devices: DeviceCapacity,
+        registry: PodRegistry,
+        pools: Pools,
+        fit: DeviceFit,
     ) -> None:
         self._claims = claims
         self._devices = devices
+        self._registry = registry
         self._pools = pools
         self._fit = fit
-        self._held: dict[ClaimKey, Uid] = {}
+        self._held: dict[ClaimKey, Uid | None] = {}
+        """Allocated claims without users. None: a user is charged; else the uid of the capacity."""
+        self._joinable_at: dict[ClaimKey, Millis] = {}
+        """When waiting pods may use a charged claim, in order of time."""
 
-    def update(self) -> None:
-        """Apply all changes since the last call to the pools."""
+    def update(self, now: Millis) -> None:
+        """Apply all changes since the last call to the pools and charges."""
         nodes = self._devices.drain_changed_nodes()
         for node in nodes:
             self._pools.put_node(node)
@@ -37,25 +56,43 @@ class ClaimHolds:
         if has_others:
             keys.update(dict.fromkeys(self._held))
         for key in keys:
-            self._update(key)
+            self._update(key, now)
+        while self._joinable_at:
+            key, at = next(iter(self._joinable_at.items()))
+            if at > now:
+                break
+            del self._joinable_at[key]
+            self._claims.set_leftover(key, True)
         self._fit.update_nodes(self._devices.drain_nodes_to_recheck())
 
-    def _update(self, key: ClaimKey) -> None:
+    def due(self) -> Millis | None:
+        """Return the next time at which `update` has work without a new event."""
+        return next(iter(self._joinable_at.values()), None)
+
+    def _update(self, key: ClaimKey, now: Millis) -> None:
         claim, before = self._claims.find_claim(key), self._held.pop(key, None)
         found = None
-        if claim is not None and not self._is_charged(key) and not claim.is_of_extended_resources:
+        # kube-scheduler's claim for extended resources counts with the requests of its pod.
+        if not (claim is None or self._claims.is_in_use(key) or claim.is_of_extended_resources):
             found = self._devices.devices_of_claim(key)
-        uid = None if claim is None or found is None else Uid(f"claim/{claim.uid}")
+        user = None if found is None else self._claims.leftover_user(key)
+        uid = Uid(f"claim/{claim.uid}") if claim is not None and found is not None else None
+        if user is not None:
+            uid = None
         if before is not None and before != uid:
             self._pools.drop_unmanaged(before)
-        if found is not None and uid is not None:
-            node, amounts = found
+        if found is None or user is None:
+            self._registry.drop_leftover_claim(key)
+            self._claims.set_leftover(key, None)
+            self._joinable_at.pop(key, None)
+        if found is None:
+            return
+        self._held[key] = uid
+        node, amounts = found
+        if uid is not None:
             self._pools.put_unmanaged(UnmanagedPod(uid, node, amounts))
-            self._held[key] = uid
-
-    def _is_charged(self, key: ClaimKey) -> bool:
-        """Return whether a pod is charged for the claim, or waits for its turn to use it.
-
-        kube-scheduler's claim for extended resources counts with the requests of its pod.
-        """
-        return self._claims.is_in_use(key) or self._claims.is_awaited(key)
+        elif user is not None:
+            self._registry.charge_leftover_claim(key, user, node, amounts)
+            if not self._claims.is_leftover(key):
+                self._joinable_at[key] = Millis(now + LEFTOVER_MS)
+                self._claims.set_leftover(key, False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.sort_key import NEVER_SERVED
@@ -18,7 +18,7 @@ from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import queue_key_of
 from app.core.lifecycle.binding_progress import BindingProgress
 from app.core.lifecycle.budget_registry import BudgetRegistry
-from app.core.lifecycle.claim_charges import ClaimCharges, ClaimUse
+from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey, ClaimUse
 from app.core.lifecycle.gangs import Gangs
 from app.core.lifecycle.pod_record import (
     Gang,
@@ -31,6 +31,7 @@ from app.core.lifecycle.pod_record import (
 from app.core.lifecycle.pod_state import PodState
 from app.core.lifecycle.tenant_gaps import TenantGaps
 from app.core.model import (
+    Amounts,
     BackoffKey,
     GrantedClaim,
     Millis,
@@ -41,8 +42,10 @@ from app.core.model import (
     TenantName,
     Uid,
     UnmanagedPod,
+    UserName,
     Wait,
 )
+from app.core.placement.allocations import Allocation
 from app.core.placement.device_fit import DeviceFit
 from app.core.placement.equivalence_table import EquivalenceTable
 from app.core.placement.node_filter import node_constraints_of
@@ -55,6 +58,22 @@ from app.core.well_known import GATE
 
 FEW = 100
 """Below this peak number of pods, caches are not trimmed."""
+
+
+@dataclass(slots=True, eq=False)
+class _LeftoverClaim:
+    """An allocated claim that no pod uses, and its charge. See `claim_holds`."""
+
+    namespace: str
+    user: UserName
+    node: NodeName
+    amounts: Amounts
+    leaf: UserNode | None = None
+    allocation: Allocation | None = None
+
+    def equals(self, user: UserName, node: NodeName, amounts: Amounts) -> bool:
+        """Return whether its charge is that of these values."""
+        return (self.user, self.node, self.amounts) == (user, node, amounts)
 
 
 class PodRegistry:
@@ -93,6 +112,7 @@ class PodRegistry:
         self._changed_waits: list[PodRecord] = []
         self._pinned: dict[NodeName, dict[Uid, PodRecord]] = {}
         """Pods whose pool depends on a node: the node is their only choice, or they run on it."""
+        self._leftover_claims: dict[ClaimKey, _LeftoverClaim] = {}
         self._uids_by_name: dict[str, dict[str, Uid]] = {}
         """The newest pod with each name, by namespace."""
         self._accounted_versions: tuple[int, int] = (-1, -1)
@@ -192,7 +212,7 @@ class PodRegistry:
         """Find the rules that close nodes to the pods of a workload before its release.
 
         Sources are the anti-affinity of existing pods, nodes that refused pods of the tenant, and
-        devices that do not match.
+        devices that do not match. Find also the claims that its pods may not join now.
         Return whether the rules changed. The caller must then call `settle` before it continues.
         """
         changed = [
@@ -202,7 +222,52 @@ class PodRegistry:
         ]
         for tracked, found in changed:
             self.update_pod(tracked, replace(tracked.pod, excluded_by=found), tracked.state)
-        return bool(changed)
+        return self._refuse_claims(workload) or bool(changed)
+
+    def _refuse_claims(self, workload: Workload) -> bool:
+        """Let the pods of a workload wait if they may not join a claim. Return whether any does."""
+        shape, charges, found = workload.equivalence_class, self._claim_charges, False
+        stays = shape is not None and not shape.preemptible
+        for tracked in workload.pods_to_release:
+            pod = tracked.pod
+            if not pod.claims:
+                continue
+            for key in charges.claims_to_join(pod.uid):
+                if key not in charges.reclaimed_claims and self._is_charged_pod_evicted(key):
+                    charges.set_reclaimed(key, True)
+                    found = True
+            known = not pod.preemptible or pod.budget_reason or charges.is_protected(pod.uid)
+            if stays and not known:
+                charges.mark_protected(pod.uid)
+                found = True
+        if found:
+            self.update_stale_charges()
+        return found
+
+    def _is_charged_pod_evicted(self, key: ClaimKey) -> bool:
+        uid = self._claim_charges.charged_pod_of(key)
+        charged = self.pods.get(uid) if uid is not None else None
+        return charged is not None and bool(charged.eviction_reason)
+
+    def shared_claims_of(self, tracked: PodRecord) -> list[ClaimKey]:
+        """Return the claims for devices that a released pod shares with other released pods."""
+        if tracked.pod.container_requests is None:  # the usual case
+            return []
+        return self._claim_charges.shared_claims_of(tracked.pod.uid)
+
+    def is_charged_for(self, tracked: PodRecord, key: ClaimKey) -> bool:
+        """Return whether a pod is the one that is charged for a claim."""
+        return self._claim_charges.charged_pod_of(key) == tracked.pod.uid
+
+    def has_own_devices(self, tracked: PodRecord) -> bool:
+        """Return whether a pod requests devices besides its claims."""
+        plain = tracked.pod.container_requests
+        return plain is None or self._claim_charges.has_devices(plain)
+
+    def users_of_claim(self, key: ClaimKey) -> list[PodRecord]:
+        """Return the released pods that use a claim, in order of release."""
+        found = map(self.pods.get, self._claim_charges.ungated_users(key))
+        return [each for each in found if each is not None]
 
     def are_exclusions_current(self, workload: Workload) -> bool:
         """Return whether `update_exclusions` would change nothing."""
@@ -227,6 +292,9 @@ class PodRegistry:
 
     def update_stale_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""
+        for key in self._claim_charges.reclaimed_claims:
+            if not self._is_charged_pod_evicted(key):
+                self._claim_charges.set_reclaimed(key, False)
         while stale := self._claim_charges.drain_stale_pods(self.usage.now):
             for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
                 self.update_pod(tracked, tracked.pod, tracked.state)
@@ -237,6 +305,43 @@ class PodRegistry:
                 and self.budgets.budget_reason(kept.pod) != kept.pod.budget_reason
             ):
                 self.update_pod(kept, kept.pod, kept.state)
+
+    def charge_leftover_claim(
+        self, key: ClaimKey, user: UserName, node: NodeName, amounts: Amounts
+    ) -> None:
+        """Charge a user for the devices of an allocated claim that no pod uses."""
+        known = self._leftover_claims.get(key)
+        if known is not None and known.equals(user, node, amounts):
+            return
+        self.drop_leftover_claim(key)
+        self._leftover_claims[key] = held = _LeftoverClaim(key[0], user, node, amounts)
+        self._account_leftover(held)
+
+    def drop_leftover_claim(self, key: ClaimKey) -> None:
+        """End the charge of such a claim. An unknown claim is ignored."""
+        held = self._leftover_claims.pop(key, None)
+        if held is not None:
+            self._unaccount_leftover(held)
+
+    def _account_leftover(self, held: _LeftoverClaim) -> None:
+        if self._needs_recount or not self._pools.is_current:
+            self._needs_recount = True
+            return
+        pool = self._pools.pool_of_node(held.node)
+        if pool is None:
+            return
+        tenant = self._tenancy.tenant_of(held.namespace)
+        held.leaf = self.usage.get_or_add_user(tenant, held.user)
+        held.allocation = self.usage.start_usage(
+            held.leaf, pool, held.amounts, node=held.node, bound=True, declared_end=None
+        )
+
+    def _unaccount_leftover(self, held: _LeftoverClaim) -> None:
+        leaf, allocation = held.leaf, held.allocation
+        held.leaf = held.allocation = None
+        # With `_needs_recount` the usage is still counted, until the recount.
+        if leaf is not None and allocation is not None and not self._needs_recount:
+            self.usage.end_usage(leaf, allocation)
 
     def describe_devices(self, pod: Pod) -> str:
         """Return which devices match the claims of a pod, as a clause."""
@@ -351,6 +456,10 @@ class PodRegistry:
         for name in pools.drain_moved_nodes():
             for tracked in list(self._pinned.get(name, {}).values()):
                 self._account_again(tracked)  # its node belongs to another pool now
+            for held in self._leftover_claims.values():
+                if held.node == name:
+                    self._unaccount_leftover(held)
+                    self._account_leftover(held)
         rerouted = pools.drain_changed_constraints()
         for tracked in list(self.pods.values()) if rerouted else ():
             pod = tracked.pod
@@ -392,6 +501,9 @@ class PodRegistry:
         self._pinned.clear()
         self.held_unmanaged.clear()
         self._needs_recount = False
+        for held in self._leftover_claims.values():
+            held.leaf = held.allocation = None
+            self._account_leftover(held)
         # Bound pods first: the others are expected where capacity is left beside them.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
             tracked.leaf = tracked.allocation = None
@@ -477,7 +589,9 @@ class PodRegistry:
             served = max(tracked.release_id, release_id_of(pod.release_annotation))
             if intent is not None:
                 served = (intent.epoch, intent.sequence)
-            use = ClaimUse(served, (intent.pool if intent else pod.pool) or None)
+            kept = not pod.preemptible or self._claim_charges.is_protected(pod.uid)
+            kept = kept or bool(self.budgets.budget_reason(pod))
+            use = ClaimUse(served, (intent.pool if intent else pod.pool) or None, kept)
         pod = self._claim_charges.charge_pod(pod, use)
         if use is not None and not pod.needs_managed and pod.node is not None:
             self._pools.put_unmanaged(UnmanagedPod(pod.uid, pod.node, pod.demand))
@@ -544,7 +658,11 @@ class PodRegistry:
         elif any(gate != GATE for gate in pod.gates):
             tracked.wait_reason = Wait.OTHER_GATE
         elif (
-            pod.claims_unsettled or pod.finalizer_is_new or pod.missing_claims or pod.missing_class
+            pod.claims_unsettled
+            or pod.finalizer_is_new
+            or pod.missing_claims
+            or pod.missing_class
+            or pod.claim_refusal
         ):
             tracked.wait_reason = Wait.CLAIM
         elif not pod.needs_managed:

@@ -1,4 +1,10 @@
-"""Victim candidates: the released workloads that could be evicted, in their order."""
+"""Victim candidates: the released workloads that could be evicted, in their order.
+
+The devices of a shared claim are free only if all its users have ended. So pods that share claims
+are one victim, together with their gangs. If any such pod is not preemptible, the claim stays in
+use. Then the others are victims by themselves. A pod that only has charged claims is no victim,
+because its eviction would not free them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ from dataclasses import replace
 
 from app.core.effects import ReclaimCause
 from app.core.fairshare.tree_node import UserNode
+from app.core.lifecycle.claim_charges import ClaimKey
 from app.core.lifecycle.lost_work import device_time_lost_by
 from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
@@ -59,10 +66,15 @@ class VictimCandidates:
         self._refusals.pop(uid, None)
 
     def terminating_pods(self, pool: PoolName) -> list[PodRecord]:
-        """Return the terminating pods of a pool that are expected to end in time."""
-        now = self._registry.usage.now
-        found = [t for t, _ in self._terminating.values() if not self._is_slow_to_terminate(t, now)]
-        return [t for t in found if t.allocation is not None and t.allocation.pool == pool]
+        """Return the terminating pods of a pool that will free their capacity in time."""
+        return [
+            t
+            for t, _ in self._terminating.values()
+            if t.allocation is not None
+            and t.allocation.pool == pool
+            and self._ends_in_time(t)
+            and not self._leaves_claim_in_use(t)
+        ]
 
     def _is_slow_to_terminate(self, tracked: PodRecord, now: Millis) -> bool:
         """Return whether a terminating pod is not expected to end in time.
@@ -75,15 +87,31 @@ class VictimCandidates:
         return abs(end - now) > MAX_TERMINATION_MS or now - since >= MAX_TERMINATION_MS
 
     def needs_eviction(self, tracked: PodRecord) -> bool:
-        """Return whether a pod ends only if it is evicted."""
-        return not tracked.pod.terminating or self._is_slow_to_terminate(
-            tracked, self._registry.usage.now
+        """Return whether the capacity of a pod is freed only by an eviction.
+
+        A terminating pod may leave the claim that it is charged for to other pods.
+        """
+        return not self._ends_in_time(tracked) or self._leaves_claim_in_use(tracked)
+
+    def _ends_in_time(self, tracked: PodRecord) -> bool:
+        """Return whether a pod is terminating, and expected to end in time."""
+        now = self._registry.usage.now
+        return tracked.pod.terminating and not self._is_slow_to_terminate(tracked, now)
+
+    def _leaves_claim_in_use(self, tracked: PodRecord) -> bool:
+        """Return whether a pod is charged for a claim that others will still use after its end."""
+        registry = self._registry
+        return any(
+            registry.is_charged_for(tracked, key)
+            and not all(map(self._ends_in_time, registry.users_of_claim(key)))
+            for key in registry.shared_claims_of(tracked)
         )
 
     def victims_of_user(self, leaf: UserNode, pool: PoolName, cause: ReclaimCause) -> list[Victim]:
         """Return the released workloads of a user in a pool that could be evicted, in order."""
         found: list[Victim] = []
         gangs: dict[GangKey, Gang] = {}
+        sharing: list[PodRecord] = []
         charged = self._registry.charged_by_user.get(leaf, {})
         self._totals.steps += len(charged)
         for tracked in charged.values():
@@ -93,13 +121,96 @@ class VictimCandidates:
                 or not self.needs_eviction(tracked)
             ):
                 continue
-            if tracked.gang is None:
-                found.append(self._make_victim(leaf, (tracked,), cause))
-            else:
+            if tracked.gang is not None:
                 gangs[tracked.gang.key] = tracked.gang
+            elif self._registry.shared_claims_of(tracked):
+                sharing.append(tracked)
+            else:
+                found.append(self._make_victim(leaf, (tracked,), cause))
         for gang in gangs.values():
-            found += self._victims_of_gang(gang, leaf, cause)
+            sharer = next(filter(self._registry.shared_claims_of, gang.pods.values()), None)
+            if sharer is not None:
+                sharing.append(sharer)
+            else:
+                found += self._victims_of_gang(gang, leaf, cause)
+        if sharing:
+            found += self._sharing_victims(sharing, leaf, pool, cause)
         return sorted(filter(self._is_evictable, found), key=self.eviction_order)
+
+    def _sharing_victims(
+        self, sharing: list[PodRecord], leaf: UserNode, pool: PoolName, cause: ReclaimCause
+    ) -> Iterator[Victim]:
+        """Yield a victim for each set of pods that share claims, found from these pods.
+
+        A set with pods of several users is a victim of only one user. Reclaims for a priority take
+        no such set, because it may cost no other user.
+        """
+        done: set[Uid] = set()
+        for first in sharing:
+            if first.pod.uid in done:
+                continue
+            pods = self._pods_sharing_claims(first)
+            done.update(t.pod.uid for t in pods)
+            self._totals.steps += len(pods)
+            left = [t for t in pods if self.needs_eviction(t)]
+            sharers = {t.pod.uid for t in left if self._registry.shared_claims_of(t)}
+            taken = tuple(t for t in left if t.pod.preemptible or t.pod.uid in sharers)
+            if any(t.allocation is None or t.leaf is None for t in taken):
+                continue
+            if not all(t.pod.preemptible for t in taken):
+                yield from self._victims_beside_claims(taken, leaf, cause)
+                continue
+            here = (t.leaf for t in taken if t.allocation is not None and t.allocation.pool == pool)
+            if next(here, None) is not leaf:
+                continue
+            if cause is ReclaimCause.PRIORITY and any(t.leaf is not leaf for t in taken):
+                continue
+            gang = taken[0].gang
+            broken = gang is not None and all(t.gang is gang for t in taken)
+            broken = broken and gang is not None and self._is_broken(gang)
+            yield self._make_victim(leaf, taken, cause, broken)
+
+    def _victims_beside_claims(
+        self, sharing: tuple[PodRecord, ...], leaf: UserNode, cause: ReclaimCause
+    ) -> Iterator[Victim]:
+        """Yield the pods and gangs of a user that free something although their claims stay."""
+        gangs: dict[GangKey, list[PodRecord]] = {}
+        registry = self._registry
+        for tracked in sharing:
+            claims = registry.shared_claims_of(tracked)
+            is_charged = any(registry.is_charged_for(tracked, key) for key in claims)
+            if tracked.leaf is not leaf or not tracked.pod.preemptible:
+                continue
+            if is_charged and not registry.has_own_devices(tracked):
+                continue
+            if tracked.gang is None:
+                yield self._make_victim(leaf, (tracked,), cause)
+            else:
+                gangs.setdefault(tracked.gang.key, []).append(tracked)
+        for pods in gangs.values():
+            gang = pods[0].gang
+            yield self._make_victim(
+                leaf, tuple(pods), cause, gang is not None and self._is_broken(gang)
+            )
+
+    def _pods_sharing_claims(self, first: PodRecord) -> list[PodRecord]:
+        """Return a pod with all that share claims or a gang with it, also indirectly, by uid."""
+        found, queue = {first.pod.uid: first}, [first]
+        keys: set[ClaimKey] = set()
+        gangs: set[GangKey] = set()
+        while queue:
+            tracked, near = queue.pop(), list[PodRecord]()
+            for key in self._registry.shared_claims_of(tracked):
+                if key not in keys:
+                    keys.add(key)
+                    near += self._registry.users_of_claim(key)
+            if tracked.gang is not None and tracked.gang.key not in gangs:
+                gangs.add(tracked.gang.key)
+                near += [t for t in tracked.gang.pods.values() if t.allocation is not None]
+            fresh = [t for t in near if t.pod.uid not in found]
+            found.update((t.pod.uid, t) for t in fresh)
+            queue += fresh
+        return [found[uid] for uid in sorted(found)]
 
     def eviction_order(self, victim: Victim) -> tuple[bool, tuple[object, ...]]:
         """Return the sort key among the victims of a tenant."""
@@ -144,9 +255,14 @@ class VictimCandidates:
         """
         pods = [t for t in gang.members if t.allocation is not None]
         left = [t for t in pods if self.needs_eviction(t)]
-        needed = min(len(pods), gang.min_count) if gang.is_elastic else len(pods)
         preemptible = tuple(t for t in left if t.pod.preemptible)
-        return self._make_victim(leaf, preemptible, cause, len(left) < needed)
+        return self._make_victim(leaf, preemptible, cause, self._is_broken(gang))
+
+    def _is_broken(self, gang: Gang) -> bool:
+        """Return whether fewer pods of a gang stay than it needs."""
+        pods = [t for t in gang.members if t.allocation is not None]
+        needed = min(len(pods), gang.min_count) if gang.is_elastic else len(pods)
+        return sum(map(self.needs_eviction, pods)) < needed
 
     def _surplus_victims(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Iterator[Victim]:
         """Yield the pods that an elastic gang can do without: those released last."""

@@ -15,8 +15,8 @@ from app.core.model import Amounts, NodeName, Resource, TenantName, Uid
 class Victim:
     """Released pods that are evicted together. `is_broken`: part of their gang is already gone.
 
-    A gang is one victim: all its pods that are preemptible. Each further pod of an elastic gang is
-    also a victim of its own (`is_extra_pod`).
+    A gang is one victim: all its pods that are preemptible. So are pods that share claims. Each
+    further pod of an elastic gang is also a victim of its own (`is_extra_pod`).
     """
 
     leaf: UserNode

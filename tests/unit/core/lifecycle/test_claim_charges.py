@@ -30,8 +30,11 @@ from app.core.model import (
     Pod,
     Pool,
     PoolName,
+    Quota,
     ReleaseOutcome,
     Resource,
+    Tenant,
+    TenantName,
     Uid,
 )
 from app.core.podspec.devices import DeviceId
@@ -454,6 +457,111 @@ def test_a_pod_that_waits_for_an_allocated_claim_without_users_expects_its_most(
     bench.put(some_or_one("c", 7, allocated=1), claim("rest", gpus(4)))
     assert bench.see(pod("other", "rest"), pod("q", "c")) == ["other"]
     assert bench.rule("q") is Rule.CAPACITY
+
+
+def bound(bench: Bench, name: str) -> list[str]:
+    """Bind a pod to the node. Return the released pods."""
+    return names(
+        bench.hear(*_seen(bench, replace(bench.pods[Uid(f"a/{name}")], node=NodeName("n"))))
+    )
+
+
+def elsewhere(known: ResourceClaim) -> ResourceClaim:
+    """Return a claim with other devices."""
+    devices = known.allocated_devices or ()
+    return replace(
+        known,
+        allocated_devices=tuple(
+            each._replace(device=each.device._replace(device=f"other-{i}"))
+            for i, each in enumerate(devices)
+        ),
+    )
+
+
+def test_a_claim_that_loses_its_allocation_in_use_is_charged_again_for_the_next_pod() -> None:
+    bench = Bench()
+    bench.put(some_or_one("c", 5), claim("rest", gpus(3)))
+    bench.see(pod("p", "c"))
+    bound(bench, "p")
+    bench.put(some_or_one("c", 5, allocated=5))
+    bench.put(some_or_one("c", 5))
+    assert bench.charged() == {"p": 5}
+    assert bench.see(pod("q", "c")) == []
+    assert bench.rule("q") is Rule.CAPACITY
+    assert bench.see(pod("other", "rest")) == ["other"]
+
+
+def test_a_pod_keeps_the_devices_that_its_claim_lost() -> None:
+    bench = Bench(16)
+    bench.put(some_or_one("c", 5))
+    bench.see(pod("p", "c"))
+    bound(bench, "p")
+    bench.put(some_or_one("c", 5, allocated=5))
+    bench.put(some_or_one("c", 5))
+    assert bench.see(pod("q", "c")) == ["q"]
+    assert bench.charged() == {"p": 10}
+    bench.put(elsewhere(some_or_one("c", 5, allocated=5)))
+    bound(bench, "q")
+    assert bench.charged() == {"p": 10}
+    bench.end("p")
+    assert bench.charged() == {"q": 5}
+    bench.end("q")
+    assert bench.used == {}
+
+
+def test_a_claim_that_gets_its_devices_back_is_charged_once() -> None:
+    bench = Bench()
+    bench.put(some_or_one("c", 5))
+    bench.see(pod("p", "c"))
+    bound(bench, "p")
+    bench.put(some_or_one("c", 5, allocated=5))
+    bench.put(some_or_one("c", 5))
+    bench.put(some_or_one("c", 5, allocated=5))
+    assert bench.see(pod("q", "c")) == ["q"]
+    assert bench.charged() == {"p": 5}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_pod_that_is_not_preemptible_joins_no_claim_of_a_preemptible_pod(first: bool) -> None:
+    bench = Bench()
+    quota = {PoolName("default"): Quota(guarantee={GPU: 8})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quota)
+    bench.hear(ev.TenantObserved(AT, tenant))
+    bench.put(claim("c", gpus(5)))
+    assert bench.see(pod("p", "c", preemptible=first)) == ["p"]
+    own = {CPU: 1000, PODS: 1, GPU: 1}
+    released = bench.see(pod("q", "c", preemptible=False, container_requests=own))
+    assert released == ([] if first else ["q"])
+    if first:
+        assert bench.rule("q") is Rule.CLAIM
+        assert bench.end("p") == ["q"]
+    assert bench.used == {GPU: 6}
+
+
+def test_a_borrowed_claim_does_not_pass_to_a_pod_that_no_reclaim_takes() -> None:
+    room = {AMD: 8, CPU: 64_000, PODS: 100}
+    bench = Bench(8, Node(NodeName("m"), {"pool": "p"}, room, True))
+    quota = {PoolName("default"): Quota(guarantee={GPU: 4, AMD: 8})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quota)
+    bench.hear(ev.TenantObserved(AT, tenant))
+    bench.put(claim("c", gpus(5)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    own = {CPU: 1000, PODS: 1, AMD: 1}
+    assert bench.see(pod("q", "c", preemptible=False, container_requests=own)) == []
+    bench.end("p")
+    assert bench.used == {}
+
+
+def test_a_gang_that_is_not_preemptible_joins_no_claim_of_a_preemptible_pod() -> None:
+    bench = Bench()
+    quota = {PoolName("default"): Quota(guarantee={GPU: 8})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quota)
+    bench.hear(ev.TenantObserved(AT, tenant))
+    bench.put(claim("c", gpus(5)), claim("d", gpus(1)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    gang = {"gang": "g", "gang_size": 2}
+    assert bench.see(pod("q0", "c", **gang), pod("q1", "d", preemptible=False, **gang)) == []
+    assert sorted(bench.end("p")) == ["q0", "q1"]
 
 
 def on_node(count: int) -> ev.SliceObserved:

@@ -16,10 +16,25 @@ from app.core.effects import (
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
 from app.core.lifecycle.claim_charges import ClaimKey
+from app.core.lifecycle.claim_holds import LEFTOVER_MS
 from app.core.lifecycle.claim_protection import SECURE_MS
-from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, PoolName, ReleaseOutcome, Uid
+from app.core.model import (
+    ClaimRef,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    PoolName,
+    Quota,
+    ReleaseOutcome,
+    Tenant,
+    TenantName,
+    Uid,
+)
 from app.core.podspec.resource_claims import AllocatedDevice, DeviceAsk, ResourceClaim
+from app.core.policy import Policy
 from app.core.quantities import CPU, PODS, ManagedResources
+from app.core.well_known import GATE
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.device_slices import GPU, GPUS, Words, allocated, gpus, published
 
@@ -110,6 +125,12 @@ class Yard:
     def used(self) -> int:
         return self.engine.queries.view().pools[PoolName("default")].used.get(GPU, 0)
 
+    @property
+    def used_by_tenant(self) -> dict[str, int]:
+        """Return the devices that each tenant is charged for."""
+        tenants, pool = self.engine.queries.view().tenants, PoolName("default")
+        return {str(n): t.used.get(pool, {}).get(GPU, 0) for n, t in tenants.items()}
+
     def complaints(self) -> list[Effect]:
         return [e for e in self.effects if isinstance(e, Bypassed | EvictPod)]
 
@@ -174,17 +195,90 @@ def test_a_claim_that_no_managed_pod_uses_takes_its_devices() -> None:
     assert yard.hear(ev.ClaimGone(AT, "kube-system", "c")) == ["p"]
 
 
-def test_claim_of_an_ended_pod_holds_its_devices_until_deallocated() -> None:
-    yard = Yard()
-    yard.put(waiting("c", 3))
+def left_by_its_pod(yard: Yard, count: int = 3) -> ResourceClaim:
+    """Let a pod p with a claim end, and return the claim, which stays allocated."""
+    yard.put(waiting("c", count))
     yard.see(user_of("p", "c"))
-    held = allocated("c", "n1", "gpu-0", "gpu-1", "gpu-2", count=3)
+    held = allocated("c", "n1", *(f"gpu-{i}" for i in range(count)), count=count)
     yard.put(held)
-    assert (yard.used, yard.free) == (3, 5)
+    assert (yard.used, yard.free) == (count, 8 - count)
     yard.end("p")
-    assert (yard.used, yard.free) == (0, 5)
+    return held
+
+
+def test_claim_of_an_ended_pod_is_charged_to_its_user_until_deallocated() -> None:
+    yard = Yard()
+    held = left_by_its_pod(yard)
+    assert (yard.used, yard.free) == (3, 5)
+    assert yard.used_by_tenant["ns.a"] == 3
     yard.put(replace(held, allocated_devices=None))
     assert (yard.used, yard.free) == (0, 8)
+
+
+def test_a_claim_left_by_an_ended_pod_counts_for_the_limit_of_its_tenant() -> None:
+    yard = Yard()
+    quota = {PoolName("default"): Quota(limit={GPU: 4})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quota)
+    yard.hear(ev.TenantObserved(AT, tenant))
+    held = left_by_its_pod(yard)
+    assert yard.see(plain("q", 2)) == []
+    assert yard.put(replace(held, allocated_devices=None)) == ["q"]
+
+
+def test_a_claim_left_by_an_ended_pod_is_charged_after_a_recount() -> None:
+    yard = Yard()
+    held = left_by_its_pod(yard)
+    yard.hear(ev.PolicyObserved(AT, Policy(backfill=False)))
+    assert (yard.used, yard.free) == (3, 5)
+    node = Node(N1, {}, {CPU: 64_000, PODS: 100}, True)
+    yard.hear(ev.NodeGone(AT, N1))
+    assert yard.used == 0
+    yard.hear(ev.NodeObserved(AT, node))
+    assert (yard.used, yard.free) == (3, 5)
+    yard.put(replace(held, allocated_devices=None))
+    assert (yard.used, yard.free) == (0, 8)
+
+
+def test_devices_of_a_claim_stay_in_use_while_a_pod_waits_for_it() -> None:
+    yard = Yard()
+    left_by_its_pod(yard)
+    yard.see(replace(user_of("w", "c"), gates=(GATE, "example.com/hold")))
+    assert yard.free == 5
+    assert yard.see(plain("q", 6)) == []
+
+
+def test_an_unknown_claim_is_charged_while_a_pod_waits_for_it() -> None:
+    yard = Yard()
+    yard.put(allocated("c", "n1", "gpu-0", "gpu-1"))
+    assert (yard.used, yard.free) == (0, 6)
+    assert yard.see(user_of("w", "c")) == []
+    assert (yard.used, yard.free) == (2, 6)
+    yard.end("w")
+    assert (yard.used, yard.free) == (0, 6)
+
+
+def test_a_waiting_pod_gets_a_claim_that_stays_allocated_after_a_minute() -> None:
+    yard = Yard()
+    left_by_its_pod(yard)
+    assert yard.see(plain("q", 5), user_of("w", "c")) == ["q"]
+    found = yard.engine.queries.explain_wait(Uid("a/w"))
+    assert found is not None
+    assert "still allocated" in found.text
+    yard.at = Millis(yard.at + LEFTOVER_MS)
+    assert yard.hear() == ["w"]
+    assert (yard.used, yard.free) == (8, 0)
+    yard.end("w")
+    assert (yard.used, yard.free) == (8, 0)
+
+
+def test_a_waiting_pod_does_not_take_devices_that_are_about_to_be_freed() -> None:
+    """They belong to the next workload, for example one that reclaimed them."""
+    yard = Yard()
+    held = left_by_its_pod(yard, 8)
+    first = replace(plain("first", 8), priority=1)
+    assert yard.see(first, user_of("w", "c")) == []
+    assert yard.put(replace(held, allocated_devices=None)) == ["first"]
+    assert yard.end("first") == ["w"]
 
 
 def test_admin_access_is_not_charged_and_takes_no_device() -> None:
