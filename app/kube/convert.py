@@ -173,6 +173,7 @@ class Pods:
             failed=pod.status.phase == "Failed",
             refusal_reason=_refusal_reason(pod),
             owner=shared.intern(_owner(meta)),
+            owner_creates_pods=_owner_creates_pods(meta),
             started_at=_time("startTime", pod.status.start_time),
             max_runtime=shared.intern(_max_runtime(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
@@ -280,6 +281,17 @@ def _owner(meta: objects.OwnedMetadata) -> str:
             made = each.kind == "ReplicaSet" and len(ending) > 1 and whole.endswith(ending)
             return whole.removesuffix(ending) if made else whole
     return ""
+
+
+def _owner_creates_pods(meta: objects.OwnedMetadata) -> bool:
+    """Return whether the kind of the pod's controller may create pods again.
+
+    Users can name any object as the controller of a pod. Kinds of the core group, such as
+    ConfigMap and Pod, create none. Of other kinds that is not known.
+    """
+    kinds = [(o.api_version, o.kind) for o in meta.owner_references or () if o.controller]
+    version, kind = kinds[0] if kinds else ("", "")
+    return version != "v1" or kind == "ReplicationController"
 
 
 def _scheduler_condition(pod: PodObject) -> model.SchedulerCondition | None:

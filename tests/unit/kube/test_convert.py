@@ -499,3 +499,22 @@ def test_a_time_is_read_without_rounding_it_up(written: str, read: int) -> None:
 def test_a_time_outside_the_calendar_is_invalid(written: str) -> None:
     with pytest.raises(InvalidInput, match=r"time .* is not a time"):
         convert.read_time("time", written)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "owned"),
+    [
+        ("v1", "ReplicationController", True),
+        ("apps/v1", "ReplicaSet", True),
+        ("ray.io/v1", "RayCluster", True),
+        ("v1", "ConfigMap", False),
+        ("v1", "Pod", False),
+    ],
+)
+def test_objects_that_create_no_pods_own_none(version: str, kind: str, owned: bool) -> None:
+    owner = {"apiVersion": version, "kind": kind, "name": "x", "controller": True}
+    document = {
+        "metadata": {"ownerReferences": [owner]},
+        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }
+    assert managed(msgspec.convert(document, objects.PodObject)).is_owned is owned
