@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Three processes, because tests with a cluster often wait: two leave cores unused.
-PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --durations=25
+PYTEST := $(BIN)/python -m pytest -n 4 --no-loadscope-reorder --durations=25
 READY := $(VENV)/.ready
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
