@@ -95,6 +95,8 @@ class Drive:
     judge: Naive | None = None
     exact: bool = True
     witness: Witness | None = None
+    has_followers: bool = False
+    """Whether a reclaim may go on for others after its first pod has started."""
     now: int = 0
     epoch: int = 1
     engine: Engine = field(init=False)
@@ -239,7 +241,12 @@ class Drive:
         while True:
             news, self._news = self._news, []
             for event in (*news, ev.Pass(self._at)):
-                for effect in self.engine.handle(event):
+                effects = self.engine.handle(event)
+                released = {e.intent.ref.uid for e in effects if isinstance(e, Release)}
+                for effect in effects:
+                    if isinstance(effect, EvictForReclaim):
+                        vain = effect.beneficiary.uid in released and not self.has_followers
+                        assert not vain, "the beneficiary starts without this eviction"
                     self._play(effect)
             assert not self._partly, "a gang was released in part"
             if self.judge and self.exact:

@@ -107,7 +107,8 @@ class Arena:
         """Return how many free devices are reserved for others. A reclaim leaves these to them."""
         reservations = self.drive.engine._cycle.reservations
         own = {pod.uid for pod in pods_of(taker)}
-        others = {*reservations.active.values(), *reservations.overdue.values()}
+        held = (reservations.active, reservations.overdue, reservations.gangs)
+        others = {each for kind in held for each in kind.values()}
         return sum(
             amounts.get(GPU, 0)
             for each in others
@@ -338,6 +339,7 @@ def search_followers(seed: int, *, notices: bool) -> Counter[str]:
     """
     random = Random(seed)
     drive = Drive(Policy(reclaim=random.choice((Reclaim.GUARANTEE, Reclaim.FAIR)), min_runtime=0))
+    drive.has_followers = True
     arena = drive.witness = Arena(drive)
     capacity = random.randint(8, 16)
     drive.site("n", Site(POOL, {GPU: capacity}))

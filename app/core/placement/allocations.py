@@ -452,8 +452,9 @@ class Allocations:
         return None if floor is None else domain_nodes(floor.domains, shape.layout)
 
     def free_on(self, pool: PoolName, node: NodeName) -> Amounts:
-        """Return the free capacity of a node of a pool."""
-        return self._pools.nodes_by_pool[pool].free(node)
+        """Return the free capacity of a node of a pool. Empty if either is gone."""
+        floor = self._pools.nodes_by_pool.get(pool)
+        return {} if floor is None else floor.free(node)
 
     def free(self, pool: PoolName) -> dict[Resource, int]:
         """Return the free capacity of a pool as a whole."""
@@ -571,17 +572,20 @@ class Allocations:
         """
         if not any(self._unassigned.get(pool, {}).values()):
             return False
-        awaited, returning = dict(self._unassigned[pool]), dict[Resource, int]()
-        for allocation in self._unassigned_allocations.get(pool, ()):
-            if self._waits_for_lost_node(allocation):
-                add_to(awaited, allocation.demand, -1)
-                add_to(returning, allocation.demand, 1)
-        if not any(awaited.values()):
-            return False
         most = self.autoscaling_capacity.declared_max_capacity(pool)
         free = self._free_at_max_size(pool) if most else self.free(pool)
-        add_to(free, returning, 1)
-        return any(v > free.get(r, 0) for r, v in shape.total.items() if not most or r in most)
+        demand = {r: v for r, v in shape.total.items() if not most or r in most}
+        if all(v <= free.get(r, 0) for r, v in demand.items()):
+            return False
+        awaited, lost = dict(self._unassigned[pool]), dict[tuple[object, ...], bool]()
+        for allocation in self._unassigned_allocations.get(pool, ()):
+            key = allocation.node_constraints, allocation.node_names
+            if key not in lost:
+                lost[key] = self._waits_for_lost_node(allocation)
+            if lost[key]:
+                add_to(awaited, allocation.demand, -1)
+                add_to(free, allocation.demand, 1)
+        return any(awaited.values()) and any(v > free.get(r, 0) for r, v in demand.items())
 
     def _waits_for_lost_node(self, allocation: Allocation) -> bool:
         """Return whether none of the nodes that a pod may be on is ready."""

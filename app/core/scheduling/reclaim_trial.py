@@ -8,9 +8,15 @@ from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Millis, PoolName, TenantName, Uid
-from app.core.placement.allocations import Allocation, Allocations, ReservedCapacity
+from app.core.model import Amounts, Millis, PoolName, TenantName, Uid
+from app.core.placement.allocations import (
+    NO_RESERVATION,
+    Allocation,
+    Allocations,
+    ReservedCapacity,
+)
 from app.core.placement.assignment import Assignment
+from app.core.placement.autoscaling_capacity import FUTURE_NODE
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.victims import Victim
 
@@ -18,9 +24,13 @@ STEPS_PER_TRIAL = 10
 """Work of one change of the trial state, relative to that of listing one pod."""
 
 
+STEPS_PER_POD_WITH_RULES = 50
+"""Work of the assignment of a pod with distance rules."""
+
+
 @dataclass(slots=True)
 class SearchTotals:
-    """What the searches of a cycle cost, and what they skipped.
+    """Sums over the searches of a cycle.
 
     `steps`: their work, in units of about 10 µs of CPU time. `retry_at`: when a rejected victim may
     become eligible. `on_cooldown`: the reclaims on cooldown, each with the protected tenant and the
@@ -42,7 +52,9 @@ class SearchTotals:
 
 @dataclass(slots=True)
 class ReclaimTrial:
-    """A workload that needs victims, and those taken for it. It may not use `withheld` capacity.
+    """A workload that needs victims, and those taken for it.
+
+    It may not use the free part of `withheld` capacity. It may use capacity that evictions free.
 
     Taken victims and terminating pods are removed from the share tree and the nodes. `restore` must
     be called at the end.
@@ -65,6 +77,18 @@ class ReclaimTrial:
         self.terminating = pods
         for tracked in pods:
             self._add_pod_usage(tracked, -1)
+        self._keep_free_part()
+
+    def _keep_free_part(self) -> None:
+        reserved = self.withheld.amounts_by_node
+        free = {
+            node: amounts
+            if node == FUTURE_NODE
+            else _common(amounts, self.placement.free_on(self.pool, node))
+            for node, amounts in reserved.items()
+        }
+        if free != reserved:
+            self.withheld = ReservedCapacity(free) if any(free.values()) else NO_RESERVATION
 
     def restore(self) -> None:
         """Restore the state before the search."""
@@ -112,6 +136,9 @@ class ReclaimTrial:
 
     def fits(self) -> bool:
         """Return whether the workload could start in this state."""
+        if self.shape.distance_rules:
+            pods = sum(count for _, count in self.shape.request_counts)
+            self.totals.steps += STEPS_PER_POD_WITH_RULES * pods
         if self.find_assignment() is None:
             return False
         return self.registry.usage.tree.is_within_limits(self.leaf, self.shape, self.pool)
@@ -133,7 +160,7 @@ class ReclaimTrial:
     def _is_awaited(self, plan: Assignment) -> bool:
         """Return whether a released pod that waits for a new node could use a node of the plan.
 
-        A pod whose scheduling time-out has ended does not count: it may wait for ever.
+        Pods beyond their scheduling time-out do not count: they may wait for ever.
         """
         if not self.placement.count_waiting_for_nodes(self.pool):
             return False
@@ -146,3 +173,9 @@ class ReclaimTrial:
     def loses_minimum(self, victim: Victim) -> bool:
         """Return whether the minimum is taken from the gang of a further pod."""
         return any(each.gang == victim.gang and not each.is_extra_pod for each in self.victims)
+
+
+def _common(amounts: Amounts, room: Amounts) -> Amounts:
+    """Return the part of the amounts that a room has."""
+    kept = {resource: min(value, room.get(resource, 0)) for resource, value in amounts.items()}
+    return {resource: value for resource, value in kept.items() if value > 0}

@@ -16,9 +16,8 @@ from app.core.fairshare.tree_node import TenantNode, UserNode, path_to_root
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import Gang
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Amounts, Millis, PoolName, Uid
+from app.core.model import Millis, PoolName, Uid
 from app.core.placement.allocations import NO_RESERVATION, Allocations, ReservedCapacity
-from app.core.placement.autoscaling_capacity import FUTURE_NODE
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.reservation import Reservation, Reservations, timer_key_of
 
@@ -120,7 +119,10 @@ class WorkloadSelector:
         for reservation in [r for held in kinds for r in held.values()]:
             if self._is_queued(reservation):
                 choice = self._select_workload(
-                    reservation.leaf, reservation.owner, reservation.equivalence_class
+                    reservation.leaf,
+                    reservation.owner,
+                    reservation.equivalence_class,
+                    self._reservations_before(reservation.leaf),
                 )
                 if choice is not None:
                     return choice
@@ -310,8 +312,10 @@ class WorkloadSelector:
         if queue_key is not None:
             own = [r for r in against if r.is_exclusive and r.owner.uid == queue_key.uid]
             if any(r.completes_gang for r in own):
-                return NO_RESERVATION  # others wait for it, so it must not wait for them
-            paid = next(iter(own), None)
+                # Others wait for it, so it waits for none. What an eviction frees is not for it.
+                paid_for = reservations.exclusive.get(pool)
+                return reservations.total_capacity([paid_for] if paid_for in against else [])
+            paid = next((r for r in own if not r.victims), None)
             against = [r for r in against if r.owner.uid != queue_key.uid]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
@@ -320,20 +324,12 @@ class WorkloadSelector:
     def withheld_from_reclaim(
         self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
     ) -> ReservedCapacity:
-        """Return the free capacity of a pool that a blocked head may not use: it is reserved.
+        """Return the capacity of a pool that is reserved for workloads before a blocked head.
 
-        It evicts pods rather than take the capacity of a workload that precedes it. Capacity that
-        is not free yet is left out: what an eviction frees is not for others.
+        It evicts pods rather than take this capacity.
         """
         before = self._reservations_before(leaf)
-        reserved = self._withheld_capacity(pool, queue_key, shape, leaf, before).amounts_by_node
-        free = {
-            node: amounts
-            if node == FUTURE_NODE
-            else _common(amounts, self._placement.free_on(pool, node))
-            for node, amounts in reserved.items()
-        }
-        return ReservedCapacity(free) if any(free.values()) else NO_RESERVATION
+        return self._withheld_capacity(pool, queue_key, shape, leaf, before)
 
     def _reservations_before(self, leaf: UserNode) -> list[Reservation]:
         """Return the active reservations of users that precede a user in the order."""
@@ -452,12 +448,6 @@ class WorkloadSelector:
                 if free and reservations.reserve(workload, pool):
                     break
         reservations.refresh_overdue()
-
-
-def _common(amounts: Amounts, room: Amounts) -> Amounts:
-    """Return the part of the amounts that a room has."""
-    kept = {resource: min(value, room.get(resource, 0)) for resource, value in amounts.items()}
-    return {resource: value for resource, value in kept.items() if value > 0}
 
 
 def _rank_of(leaf: UserNode) -> list[SiblingKey]:

@@ -14,6 +14,7 @@ from app.core.model import (
     Node,
     NodeName,
     Phase,
+    PoolName,
     Quota,
     ReleaseOutcome,
     Tenant,
@@ -112,6 +113,51 @@ def test_guarantee_evicts_borrowers_rather_than_take_overdue_capacity() -> None:
     assert (town.evicted(), town.released()) == (["b3"], [])
 
 
+def test_reserved_device_beside_a_victim_stays_reserved() -> None:
+    town, other = EvictionCluster(), NodeName("m")
+    town.rule(reserve_after=Millis(1000))
+    for name, gpus in (("p", 14), ("b", 0), ("c", 8)):
+        guarantee(town, name, gpus)
+    node(town, NODE)
+    node(town, other)
+    place(town, NODE, *names("p", range(3)), *names("b", range(4)))  # 1 device is free
+    place(town, other, *names("p", range(3, 10)), "a9")
+    town.lead()
+    town.submit("c0", 8)
+    town.wait(1000)  # its reservation on node n is active
+    town.submit("a0")
+    assert (town.evicted(), town.released()) == (["b3"], [])
+
+
+def test_reclaim_leaves_reserved_capacity_without_backfill_too() -> None:
+    town = fragments()
+    town.rule(reserve_after=Millis(1000), backfill=False)
+    town.submit("c0", 8)
+    town.wait(1000)
+    town.submit("a0")
+    assert (town.evicted(), town.released()) == (["b3"], [])
+
+
+def test_capacity_of_terminating_pods_goes_to_the_overdue_owner() -> None:
+    town, other = EvictionCluster(), NodeName("m")
+    town.rule(reserve_after=Millis(1000))
+    for name, gpus in (("p", 14), ("b", 0)):
+        guarantee(town, name, gpus)
+    node(town, NODE)
+    node(town, other)
+    leaving = town.run(*names("p", range(7)))  # on node n; 1 device is free
+    place(town, other, "p7", "p8", "p9", "a9", *names("b", range(4)))
+    town.lead()
+    town.submit("d0", 8)
+    town.wait(1000)
+    town.wait(48_000)  # overdue
+    town.leave(*leaving)
+    town.submit("a0")
+    assert (town.evicted(), town.released()) == (["b3"], [])
+    town.end(*leaving)
+    assert town.released() == ["d0"]
+
+
 def test_owner_of_freed_capacity_takes_it_and_nothing_else() -> None:
     town = fragments()
     town.submit("c0", 8)
@@ -170,9 +216,16 @@ def test_half_released_gang_does_not_stop_reclaims() -> None:
     town.hear(ev.PodObserved(town.at, rest))
     town.lead()
     town.submit("a0")
-    evicted = town.evicted()
-    assert len(evicted) == 1
-    assert evicted[0].startswith("b")
+    [order] = town.take(EvictForReclaim)
+    assert order.ref.name.startswith("b")
+    town.hear(ev.EvictionAccepted(town.at, order.ref.uid))
+    town.hear(ev.PodGone(town.at, order.ref.uid))
+    assert (town.evicted(), town.released()) == ([], ["a0"])
+
+
+def test_free_capacity_of_a_pool_that_is_gone_is_empty() -> None:
+    town = EvictionCluster()
+    assert town.engine._placement.free_on(PoolName("gone"), NODE) == {}
 
 
 # --- released pods that wait for a lost node ---
