@@ -176,7 +176,12 @@ class TenantNode:
         return max((held.get(r, 0) << shift) // g for r, g in guarantee.items() if g > 0)
 
     def guarantee_covers(self, pool: PoolName, cost: Cost) -> bool:
-        """Return whether the guarantee covers a workload. Ended work does not count."""
+        """Return whether the guarantee covers a workload. Ended work does not count.
+
+        A workload without a cost is covered: another pod is charged for the claim that it shares.
+        """
+        if not cost:
+            return True
         guarantee = self.guarantees.get(pool, {})
         held, gone = self.usage.get(pool, {}), self.ended_usage.get(pool, {})
         named = [(r, amount) for r, amount, _, _ in cost if r in guarantee]
