@@ -299,7 +299,7 @@ class EngineQueries:
             if gang.key in self._compared_gangs:
                 return
             self._compared_gangs.add(gang.key)
-        if self._registry.update_exclusions(workload):
+        if self._registry.update_exclusions(workload, compares_claims=False):
             self._drop_answers()
 
     def _context(self) -> ExplainContext:

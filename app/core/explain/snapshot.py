@@ -86,7 +86,7 @@ def snapshot(
         managed=managed,
         policy=usage.policy,
         nodes=nodes,
-        unmanaged_pods=unmanaged_pods,
+        unmanaged_pods=unmanaged_pods + registry.leftover_claims(),
         pools=written,
         tenants=tuple(tenancy.tenants[name] for name in sorted(tenancy.tenants)),
         held=tuple(_held_pod(t) for t in asking if t.state is PodState.HELD),
@@ -109,9 +109,10 @@ def _held_pod(tracked: PodRecord) -> Pod:
         pod = replace(
             pod, gang_size=gang.required if gang.size != SIZE_FROM_GROUP else LARGEST_GANG
         )
-    return (
-        pod if pod.container_requests is None else replace(pod, claims=(), container_requests=None)
-    )
+    if pod.container_requests is None:
+        return pod
+    # The rules for a claim that is being freed need its users, and the pods have no claims here.
+    return replace(pod, claims=(), container_requests=None, claim_refusal="")
 
 
 def _running_pod(tracked: PodRecord, now: Millis) -> Pod:

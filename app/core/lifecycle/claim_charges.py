@@ -13,7 +13,8 @@ An allocated claim without users is a leftover: `claim_holds` charges it until a
 
 A pod may not join a claim while the pod that is charged for it is being evicted, because nothing
 would be freed. A pod that no reclaim takes may not join the claim of a pod that one may take: the
-charge could move to it, and stay for ever.
+charge could move to it, and stay for ever. Disruption budgets do not matter for this: they change,
+and may allow an eviction only after the pod has joined.
 
 If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
 of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
@@ -60,6 +61,9 @@ from app.core.quantities import ManagedResources, add_amounts, max_amounts
 ClaimKey = tuple[str, str]
 """Namespace and name of a claim."""
 
+LEFTOVER_MS = 60_000
+"""Time for which waiting pods may not use a claim that is allocated and has no user. Kubernetes
+usually deallocates such a claim within seconds."""
 
 JOINS_EVICTED = (
     "resource claim {claim} is being freed: the pods that use it are being evicted; the pod waits "
@@ -78,8 +82,7 @@ JOINS_RECLAIMABLE = (
 class ClaimUse(NamedTuple):
     """The release of an ungated pod, and its pool if that is known.
 
-    `is_protected`: no reclaim takes it, because it is not preemptible or a disruption budget
-    forbids it.
+    `is_protected`: no reclaim takes it, because it or its gang is not preemptible.
     """
 
     served: Served
@@ -163,7 +166,10 @@ class ClaimCharges:
         """Claims with the finalizer for long enough: see `claim_protection`."""
         self._lost: dict[ClaimKey, list[_LostAllocation]] = {}
         self._last_users: dict[ClaimKey, UserName] = {}
-        """The user of the last pod of each allocated claim that had no user at some time."""
+        """The user of the last pod of each claim that had no user at some time.
+
+        The allocation of a claim may be observed only after its pod ended.
+        """
         self._leftovers: dict[ClaimKey, bool] = {}
         """Claims that are charged without a user, and whether waiting pods may use them."""
         self._reclaimed: dict[ClaimKey, None] = {}
@@ -212,7 +218,8 @@ class ClaimCharges:
         """Record which bound pods keep devices that a claim loses. It may get them back."""
         if known is None:
             return
-        if claim.allocated_devices is None or claim.uid != known.uid:
+        was_freed = known.allocated_devices is not None and claim.allocated_devices is None
+        if was_freed or claim.uid != known.uid:
             self._last_users.pop(key, None)
         devices, users = known.allocated_devices, self._users.get(key)
         if claim.allocated_devices is not None:
@@ -309,6 +316,17 @@ class ClaimCharges:
             if len(self._users[key].using) > 1 and self._may_have_devices(key)
         ]
 
+    def has_unshared_devices(self, uid: Uid) -> bool:
+        """Return whether an ungated pod is the only user of a claim for devices."""
+        standing = self._claims_by_pod.get(uid)
+        if standing is None or standing.use is None:
+            return False
+        for key in standing.keys:
+            claim = self._claims.get(key)
+            if claim is not None and len(self._users[key].using) == 1 and self.count_amounts(claim):
+                return True
+        return False
+
     def charged_pod_of(self, key: ClaimKey) -> Uid | None:
         """Return the pod that is charged for a claim in use, or None."""
         users = self._users.get(key)
@@ -319,6 +337,10 @@ class ClaimCharges:
         """Return the claims of a pod that ungated pods use."""
         standing = self._claims_by_pod.get(uid)
         return [key for key in standing.keys if self._users[key].using] if standing else []
+
+    def is_reclaimed(self, key: ClaimKey) -> bool:
+        """Return whether no pod may join a claim, because the charged pod is being evicted."""
+        return key in self._reclaimed
 
     @property
     def reclaimed_claims(self) -> tuple[ClaimKey, ...]:
@@ -343,6 +365,16 @@ class ClaimCharges:
             self._protected.add(uid)
             self._stale[uid] = None
 
+    @property
+    def protected_pods(self) -> list[Uid]:
+        """Return the pods for which `is_protected`."""
+        return sorted(self._protected)
+
+    def unmark_protected(self, uid: Uid) -> None:
+        """Record that a reclaim may take a pod again, because its gang changed."""
+        self._protected.discard(uid)
+        self._stale[uid] = None
+
     def leftover_user(self, key: ClaimKey) -> UserName | None:
         """Return the user to charge for an allocated claim without users. None: nobody is known.
 
@@ -351,11 +383,16 @@ class ClaimCharges:
         users = self._users.get(key)
         if key in self._last_users or users is None or not users.waiting:
             return self._last_users.get(key)
-        return self._claims_by_pod[next(iter(users.waiting.values()))[0]].user
+        first: Uid = min(peers[0] for peers in users.waiting.values())
+        return self._claims_by_pod[first].user
 
     def is_leftover(self, key: ClaimKey) -> bool:
         """Return whether a claim is charged without a user."""
         return key in self._leftovers
+
+    def is_fresh_leftover(self, key: ClaimKey) -> bool:
+        """Return whether a claim is charged without a user, and no pod may use it yet."""
+        return self._leftovers.get(key) is False
 
     def set_leftover(self, key: ClaimKey, joinable: bool | None) -> None:
         """Set whether a claim without users is charged. `joinable`: waiting pods may use it."""
@@ -605,8 +642,7 @@ class ClaimCharges:
                 users.unbound.discard(uid)
                 if not users.unbound and self._growth(key):
                     self._mark_users_stale(key)
-            claim = self._claims.get(key)
-            if not users.using and claim is not None and claim.allocated_devices is not None:
+            if not users.using and key in self._claims:
                 self._last_users[key] = standing.user
             self._mark_charge_moved(users, before)
 
@@ -687,7 +723,7 @@ class ClaimCharges:
             why = JOINS_LEFTOVER
         elif first is not None and key in self._reclaimed:
             why = JOINS_EVICTED
-        elif not pod.preemptible or pod.budget_reason or pod.uid in self._protected:
+        elif not pod.preemptible or pod.uid in self._protected:
             use = self._claims_by_pod[first.uid].use if first is not None else None
             if use is None or not use.is_protected:
                 why = JOINS_RECLAIMABLE

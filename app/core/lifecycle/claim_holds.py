@@ -11,16 +11,12 @@ the capacity of their node like unmanaged pods.
 
 from __future__ import annotations
 
-from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey
+from app.core.lifecycle.claim_charges import LEFTOVER_MS, ClaimCharges, ClaimKey
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, Uid, UnmanagedPod
 from app.core.placement.device_capacity import DeviceCapacity
 from app.core.placement.device_fit import DeviceFit
 from app.core.placement.pools import Pools
-
-LEFTOVER_MS = 60_000
-"""Time for which waiting pods may not use a claim that is allocated and has no user. Kubernetes
-usually deallocates such a claim within seconds."""
 
 
 class ClaimHolds:
@@ -41,6 +37,8 @@ class ClaimHolds:
         self._fit = fit
         self._held: dict[ClaimKey, Uid | None] = {}
         """Allocated claims without users. None: a user is charged; else the uid of the capacity."""
+        self._unplaced: dict[ClaimKey, None] = {}
+        """Allocated claims without users whose devices are in no known slice of a node."""
         self._joinable_at: dict[ClaimKey, Millis] = {}
         """When waiting pods may use a charged claim, in order of time."""
 
@@ -54,7 +52,7 @@ class ClaimHolds:
             self._claims.recount_all_device_claims()
         keys = dict.fromkeys(self._claims.drain_reused())
         if has_others:
-            keys.update(dict.fromkeys(self._held))
+            keys.update(dict.fromkeys((*self._held, *self._unplaced)))
         for key in keys:
             self._update(key, now)
         while self._joinable_at:
@@ -72,9 +70,12 @@ class ClaimHolds:
     def _update(self, key: ClaimKey, now: Millis) -> None:
         claim, before = self._claims.find_claim(key), self._held.pop(key, None)
         found = None
+        self._unplaced.pop(key, None)
         # kube-scheduler's claim for extended resources counts with the requests of its pod.
         if not (claim is None or self._claims.is_in_use(key) or claim.is_of_extended_resources):
             found = self._devices.devices_of_claim(key)
+            if found is None and claim.allocated_devices is not None:
+                self._unplaced[key] = None
         user = None if found is None else self._claims.leftover_user(key)
         uid = Uid(f"claim/{claim.uid}") if claim is not None and found is not None else None
         if user is not None:

@@ -117,6 +117,8 @@ class PodRegistry:
         """The newest pod with each name, by namespace."""
         self._accounted_versions: tuple[int, int] = (-1, -1)
         self._needs_recount = True
+        self._may_end_protection = False
+        """Whether a gang may have lost its pods that are not preemptible."""
         self._peak = 0
 
     def record_tenant(self, tenant: Tenant) -> None:
@@ -171,6 +173,9 @@ class PodRegistry:
         pod = self._update_charges(tracked, pod, life)
         if tracked.pod == pod and tracked.state is life:
             return
+        known = tracked.pod
+        if (known.preemptible, known.gang, tracked.state) != (pod.preemptible, pod.gang, life):
+            self._may_end_protection = True
         stays = (
             life is PodState.USING
             and tracked.counts_as_used
@@ -204,16 +209,19 @@ class PodRegistry:
         self._unaccount(tracked)
         tracked.target_node, tracked.pending_constraints = at, terms
         tracked.state, tracked.released_at = PodState.RELEASING, self.usage.now
+        for ref in tracked.pod.claims:
+            self.drop_leftover_claim((tracked.pod.namespace, ref.name))  # the pod pays from now on
         tracked.pod = self._update_charges(tracked, tracked.pod, tracked.state)
         self._account(tracked, at)
         self.gangs.observe_pod(tracked)
 
-    def update_exclusions(self, workload: Workload) -> bool:
+    def update_exclusions(self, workload: Workload, *, compares_claims: bool = True) -> bool:
         """Find the rules that close nodes to the pods of a workload before its release.
 
         Sources are the anti-affinity of existing pods, nodes that refused pods of the tenant, and
-        devices that do not match. Find also the claims that its pods may not join now.
-        Return whether the rules changed. The caller must then call `settle` before it continues.
+        devices that do not match. With `compares_claims`, find also the claims that its pods may
+        not join now. Return whether the rules changed. The caller must then call `settle` before it
+        continues.
         """
         changed = [
             (tracked, found)
@@ -222,22 +230,21 @@ class PodRegistry:
         ]
         for tracked, found in changed:
             self.update_pod(tracked, replace(tracked.pod, excluded_by=found), tracked.state)
-        return self._refuse_claims(workload) or bool(changed)
+        return (compares_claims and self._refuse_claims(workload)) or bool(changed)
 
     def _refuse_claims(self, workload: Workload) -> bool:
         """Let the pods of a workload wait if they may not join a claim. Return whether any does."""
-        shape, charges, found = workload.equivalence_class, self._claim_charges, False
-        stays = shape is not None and not shape.preemptible
+        charges, found = self._claim_charges, False
+        stays = any(not tracked.pod.preemptible for tracked in workload.pods_to_release)
         for tracked in workload.pods_to_release:
             pod = tracked.pod
             if not pod.claims:
                 continue
             for key in charges.claims_to_join(pod.uid):
-                if key not in charges.reclaimed_claims and self._is_charged_pod_evicted(key):
+                if not charges.is_reclaimed(key) and self._is_charged_pod_evicted(key):
                     charges.set_reclaimed(key, True)
                     found = True
-            known = not pod.preemptible or pod.budget_reason or charges.is_protected(pod.uid)
-            if stays and not known:
+            if stays and pod.preemptible and not charges.is_protected(pod.uid):
                 charges.mark_protected(pod.uid)
                 found = True
         if found:
@@ -260,9 +267,33 @@ class PodRegistry:
         return self._claim_charges.charged_pod_of(key) == tracked.pod.uid
 
     def has_own_devices(self, tracked: PodRecord) -> bool:
-        """Return whether a pod requests devices besides its claims."""
-        plain = tracked.pod.container_requests
-        return plain is None or self._claim_charges.has_devices(plain)
+        """Return whether a pod has devices besides those of shared claims."""
+        plain, charges = tracked.pod.container_requests, self._claim_charges
+        return (
+            plain is None
+            or charges.has_devices(plain)
+            or charges.has_unshared_devices(tracked.pod.uid)
+        )
+
+    def has_fresh_leftover_claim(self, pool: PoolName) -> bool:
+        """Return whether a claim of a pool may soon be freed, because its last pod just ended."""
+        return any(
+            held.allocation is not None
+            and held.allocation.pool == pool
+            and self._claim_charges.is_fresh_leftover(key)
+            for key, held in self._leftover_claims.items()
+        )
+
+    def users_of_claims_to_join(self, workload: Workload) -> set[Uid]:
+        """Return the released pods that use claims of the held pods of a workload."""
+        charges = self._claim_charges
+        return {
+            user
+            for tracked in workload.pods_to_release
+            if tracked.pod.claims
+            for key in charges.claims_to_join(tracked.pod.uid)
+            for user in charges.ungated_users(key)
+        }
 
     def users_of_claim(self, key: ClaimKey) -> list[PodRecord]:
         """Return the released pods that use a claim, in order of release."""
@@ -295,6 +326,9 @@ class PodRegistry:
         for key in self._claim_charges.reclaimed_claims:
             if not self._is_charged_pod_evicted(key):
                 self._claim_charges.set_reclaimed(key, False)
+        if self._may_end_protection:
+            self._may_end_protection = False
+            self._end_protection()
         while stale := self._claim_charges.drain_stale_pods(self.usage.now):
             for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
                 self.update_pod(tracked, tracked.pod, tracked.state)
@@ -305,6 +339,19 @@ class PodRegistry:
                 and self.budgets.budget_reason(kept.pod) != kept.pod.budget_reason
             ):
                 self.update_pod(kept, kept.pod, kept.state)
+
+    def _end_protection(self) -> None:
+        """Find held pods whose gang protects them from reclaims no longer."""
+        mixed: dict[int, bool] = {}
+        for uid in self._claim_charges.protected_pods:
+            tracked = self.pods[uid]
+            gang = tracked.gang
+            if tracked.state is not PodState.HELD:
+                continue
+            if gang is not None and id(gang) not in mixed:
+                mixed[id(gang)] = any(not t.pod.preemptible for t in gang.pods.values())
+            if gang is None or not mixed[id(gang)]:
+                self._claim_charges.unmark_protected(uid)
 
     def charge_leftover_claim(
         self, key: ClaimKey, user: UserName, node: NodeName, amounts: Amounts
@@ -322,6 +369,13 @@ class PodRegistry:
         held = self._leftover_claims.pop(key, None)
         if held is not None:
             self._unaccount_leftover(held)
+
+    def leftover_claims(self) -> tuple[UnmanagedPod, ...]:
+        """Return what the charged claims without a pod use of their nodes."""
+        return tuple(
+            UnmanagedPod(Uid(f"claim/{namespace}/{name}"), held.node, held.amounts)
+            for (namespace, name), held in self._leftover_claims.items()
+        )
 
     def _account_leftover(self, held: _LeftoverClaim) -> None:
         if self._needs_recount or not self._pools.is_current:
@@ -387,6 +441,7 @@ class PodRegistry:
             until = Millis(tracked.released_at + least)
         self._unaccount(tracked, until if until is not None and until > self.usage.now else None)
         self.gangs.remove_member(tracked)
+        self._may_end_protection = True
         self._claim_charges.forget_pod(tracked.pod.uid)
         self.budgets.forget_pod(tracked.pod)
         self.usage.existing_anti_affinity.drop_pod(tracked.pod.uid)
@@ -590,7 +645,6 @@ class PodRegistry:
             if intent is not None:
                 served = (intent.epoch, intent.sequence)
             kept = not pod.preemptible or self._claim_charges.is_protected(pod.uid)
-            kept = kept or bool(self.budgets.budget_reason(pod))
             use = ClaimUse(served, (intent.pool if intent else pod.pool) or None, kept)
         pod = self._claim_charges.charge_pod(pod, use)
         if use is not None and not pod.needs_managed and pod.node is not None:

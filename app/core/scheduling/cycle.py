@@ -15,6 +15,7 @@ from app.core.fairshare.decision import BlockedHead, Decision, DecisionLevel, Se
 from app.core.fairshare.drift import Drift
 from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.claim_charges import LEFTOVER_MS
 from app.core.lifecycle.node_refusals import NodeRefusals
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
@@ -102,6 +103,8 @@ class SchedulingCycle:
         self._follows_binding_rate = options.follows_binding_rate
         self._sequence = 0
         self._next_cycle_at: Millis | None = None
+        self._awaits_claims_since: dict[PoolName, tuple[Uid, Millis]] = {}
+        """Exclusive reservations that wait for claims to be freed, by owner, and since when."""
 
     def start_term(self) -> None:
         """Start a leader term: the numbering of releases starts again."""
@@ -111,6 +114,7 @@ class SchedulingCycle:
         """End a leader term: the outcome of pending releases and evictions is unknown."""
         self.in_flight.clear()
         self.reservations.exclusive.clear()
+        self._awaits_claims_since.clear()
         self.reservations.gangs.clear()
         self.evictions.end_term()
         self._cooldown_reports.end_term()
@@ -502,13 +506,25 @@ class SchedulingCycle:
         )
 
     def _drop_unusable_reservations(self) -> None:
-        """Drop exclusive reservations without remaining victims if others took the capacity."""
+        """Drop exclusive reservations without remaining victims if others took the capacity.
+
+        The claim of an ended victim may stay allocated for a moment.
+        """
+        awaits, self._awaits_claims_since = self._awaits_claims_since, {}
         for pool, reservation in list(self.reservations.exclusive.items()):
             placement, leaf = self._placement, reservation.leaf
             shape = reservation.equivalence_class
             withheld = self.selector.withheld_from_reclaim(leaf, reservation.owner, shape, pool)
             fits = placement.find_assignment_for(leaf.account, shape, pool, withheld)
-            if not (reservation.victims or fits or placement.find_limiting_rule(shape, pool)):
+            if reservation.victims or fits or placement.find_limiting_rule(shape, pool):
+                continue
+            now, uid = self._registry.usage.now, reservation.owner.uid
+            owner, since = awaits.get(pool, (uid, now))
+            if owner != uid:
+                since = now
+            if now - since < LEFTOVER_MS and self._registry.has_fresh_leftover_claim(pool):
+                self._awaits_claims_since[pool] = (uid, since)
+            else:
                 del self.reservations.exclusive[pool]
 
 

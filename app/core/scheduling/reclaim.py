@@ -241,7 +241,19 @@ class Reclaimer:
         held = self._registry.find_workload(trial.queue_key.uid)
         priority = max((t.pod.priority for t in held.members), default=0) if held else 0
         mine = self.candidates.victims_of_user(trial.leaf, trial.pool, ReclaimCause.PRIORITY)
-        return [v for v in mine if max(t.pod.priority for t in v.pods) < priority]
+        lower = [v for v in mine if max(t.pod.priority for t in v.pods) < priority]
+        return self._without_joined(trial, lower)
+
+    def _without_joined(self, trial: ReclaimTrial, victims: list[Victim]) -> list[Victim]:
+        """Drop victims with pods whose claims the workload names.
+
+        It could not start on their devices: it waits for the claims while they are evicted.
+        """
+        workload = self._registry.find_workload(trial.queue_key.uid)
+        joined = self._registry.users_of_claims_to_join(workload) if workload and victims else set()
+        if not joined:
+            return victims
+        return [v for v in victims if not any(t.pod.uid in joined for t in v.pods)]
 
     def _victims_of_tenant(self, trial: ReclaimTrial, rival: TenantNode) -> list[Victim]:
         mine, _ = diverging_ancestors(trial.leaf, rival)
@@ -255,4 +267,7 @@ class Reclaimer:
             for leaf in users_below(rival)
             for v in self.candidates.victims_of_user(leaf, trial.pool, cause)
         ]
+        # Claims belong to a namespace, so only users of the same tenant can share them.
+        if any(v.leaf.tenant == trial.leaf.tenant for v in found):
+            found = self._without_joined(trial, found)
         return sorted(found, key=self.candidates.eviction_order)

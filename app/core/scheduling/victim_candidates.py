@@ -158,7 +158,7 @@ class VictimCandidates:
             if any(t.allocation is None or t.leaf is None for t in taken):
                 continue
             if not all(t.pod.preemptible for t in taken):
-                yield from self._victims_beside_claims(taken, leaf, cause)
+                yield from self._victims_beside_claims(taken, leaf, pool, cause)
                 continue
             here = (t.leaf for t in taken if t.allocation is not None and t.allocation.pool == pool)
             if next(here, None) is not leaf:
@@ -171,7 +171,7 @@ class VictimCandidates:
             yield self._make_victim(leaf, taken, cause, broken)
 
     def _victims_beside_claims(
-        self, sharing: tuple[PodRecord, ...], leaf: UserNode, cause: ReclaimCause
+        self, sharing: tuple[PodRecord, ...], leaf: UserNode, pool: PoolName, cause: ReclaimCause
     ) -> Iterator[Victim]:
         """Yield the pods and gangs of a user that free something although their claims stay."""
         gangs: dict[GangKey, list[PodRecord]] = {}
@@ -183,11 +183,13 @@ class VictimCandidates:
                 continue
             if is_charged and not registry.has_own_devices(tracked):
                 continue
-            if tracked.gang is None:
-                yield self._make_victim(leaf, (tracked,), cause)
-            else:
+            if tracked.gang is not None:
                 gangs.setdefault(tracked.gang.key, []).append(tracked)
+            elif tracked.allocation is not None and tracked.allocation.pool == pool:
+                yield self._make_victim(leaf, (tracked,), cause)
         for pods in gangs.values():
+            if all(t.allocation is None or t.allocation.pool != pool for t in pods):
+                continue
             gang = pods[0].gang
             yield self._make_victim(
                 leaf, tuple(pods), cause, gang is not None and self._is_broken(gang)

@@ -38,6 +38,7 @@ from app.core.model import (
     Uid,
 )
 from app.core.podspec.devices import DeviceId
+from app.core.podspec.disruption_budget import DisruptionBudget
 from app.core.podspec.resource_claims import (
     IMPLICIT,
     AllocatedDevice,
@@ -562,6 +563,71 @@ def test_a_gang_that_is_not_preemptible_joins_no_claim_of_a_preemptible_pod() ->
     gang = {"gang": "g", "gang_size": 2}
     assert bench.see(pod("q0", "c", **gang), pod("q1", "d", preemptible=False, **gang)) == []
     assert sorted(bench.end("p")) == ["q0", "q1"]
+
+
+def guaranteed(bench: Bench, **amounts: int) -> None:
+    """Give tenant a a guarantee of these GPUs and AMD GPUs."""
+    quota = Quota(guarantee={GPU: amounts["gpu"], AMD: amounts.get("amd", 0)})
+    quotas = {PoolName("default"): quota}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quotas)
+    bench.hear(ev.TenantObserved(AT, tenant))
+
+
+def budget(allowed: int) -> ev.BudgetObserved:
+    """Return a budget for all pods of namespace a that allows so many disruptions."""
+    known = DisruptionBudget(
+        "a",
+        "budget",
+        (),
+        max_unavailable=1,
+        is_observed=True,
+        expected_pods=9,
+        disruptions_allowed=allowed,
+    )
+    return ev.BudgetObserved(AT, known)
+
+
+def test_a_replica_joins_a_claim_while_a_budget_forbids_its_eviction() -> None:
+    """The budget allows evictions again only once the replica runs."""
+    bench = Bench()
+    guaranteed(bench, gpu=8)
+    bench.hear(budget(1))
+    bench.put(claim("c", gpus(5)))
+    assert bench.see(pod("p", "c"), pod("q", "c")) == ["p", "q"]
+    bench.hear(budget(0))
+    bench.end("q")
+    assert bench.see(pod("r", "c")) == ["r"]
+
+
+def test_a_budget_does_not_let_a_pod_that_no_reclaim_takes_join_a_borrowed_claim() -> None:
+    room = {AMD: 8, CPU: 64_000, PODS: 100}
+    bench = Bench(8, Node(NodeName("m"), {"pool": "p"}, room, True))
+    guaranteed(bench, gpu=4, amd=8)
+    bench.put(claim("c", gpus(5)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    bench.hear(budget(0))
+    bound(bench, "p")
+    own = {CPU: 1000, PODS: 1, AMD: 1}
+    assert bench.see(pod("q", "c", preemptible=False, container_requests=own)) == []
+
+
+def test_pods_that_are_not_preemptible_share_a_claim_within_the_guarantee() -> None:
+    bench = Bench()
+    guaranteed(bench, gpu=8)
+    bench.put(claim("c", gpus(5)))
+    assert bench.see(pod("p", "c", preemptible=False)) == ["p"]
+    assert bench.see(pod("q", "c", preemptible=False)) == ["q"]
+
+
+def test_a_gang_joins_a_claim_once_it_is_preemptible() -> None:
+    bench = Bench()
+    guaranteed(bench, gpu=8)
+    bench.put(claim("c", gpus(5)), claim("d", gpus(1)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    gang = {"gang": "g", "gang_size": 2}
+    assert bench.see(pod("q0", "c", **gang), pod("q1", "d", preemptible=False, **gang)) == []
+    bench.end("q1")
+    assert sorted(bench.see(pod("q2", "d", **gang))) == ["q0", "q2"]
 
 
 def on_node(count: int) -> ev.SliceObserved:

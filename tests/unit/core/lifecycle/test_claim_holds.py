@@ -15,8 +15,7 @@ from app.core.effects import (
 )
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.lifecycle.claim_charges import ClaimKey
-from app.core.lifecycle.claim_holds import LEFTOVER_MS
+from app.core.lifecycle.claim_charges import LEFTOVER_MS, ClaimKey
 from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import (
     ClaimRef,
@@ -30,6 +29,7 @@ from app.core.model import (
     Tenant,
     TenantName,
     Uid,
+    UserName,
 )
 from app.core.podspec.resource_claims import AllocatedDevice, DeviceAsk, ResourceClaim
 from app.core.policy import Policy
@@ -269,6 +269,52 @@ def test_a_waiting_pod_gets_a_claim_that_stays_allocated_after_a_minute() -> Non
     assert (yard.used, yard.free) == (8, 0)
     yard.end("w")
     assert (yard.used, yard.free) == (8, 0)
+
+
+def test_a_pod_that_joins_a_leftover_claim_is_charged_once_in_the_cycle() -> None:
+    yard = Yard()
+    left_by_its_pod(yard)
+    assert yard.see(user_of("w", "c")) == []
+    yard.at = Millis(yard.at + LEFTOVER_MS)
+    effects = yard.engine.handle(ev.Pass(yard.at))
+    assert [e.intent.ref.name for e in effects if isinstance(e, Release)] == ["w"]
+    assert yard.used == 3
+
+
+def test_a_leftover_claim_is_charged_again_when_its_slice_returns() -> None:
+    yard = Yard()
+    left_by_its_pod(yard)
+    yard.hear(ev.SliceGone(AT, "n1-1"))
+    yard.hear(ev.SliceObserved(AT, published("n1", *gpus(8))))
+    assert (yard.used, yard.free) == (3, 5)
+
+
+def test_a_simulation_counts_a_leftover_claim_and_ignores_its_rules() -> None:
+    yard = Yard()
+    left_by_its_pod(yard)
+    assert yard.see(user_of("w", "c")) == []
+    found = yard.engine.queries.snapshot(AT)
+    assert [(each.node, dict(each.demand)) for each in found.unmanaged_pods] == [(N1, {GPU: 3})]
+    assert [(each.claims, each.claim_refusal) for each in found.held] == [((), "")]
+
+
+def test_a_claim_of_nobody_is_charged_to_the_waiting_pod_with_the_smallest_uid() -> None:
+    yard = Yard()
+    yard.put(allocated("c", "n1", "gpu-0", "gpu-1"))
+    waits = [replace(user_of(name, "c"), user=UserName(f"user-{name}")) for name in ("z", "a")]
+    yard.see(*waits)
+    pool = PoolName("default")
+    users = yard.engine.queries.user_views(TenantName("ns.a"))
+    assert [each.name for each in users if each.used.get(pool, {}).get(GPU)] == ["user-a"]
+
+
+def test_a_claim_is_charged_if_its_pod_ended_before_the_allocation_was_observed() -> None:
+    yard = Yard()
+    yard.put(waiting("c", 3))
+    yard.see(user_of("p", "c"))
+    yard.end("p")
+    yard.put(allocated("c", "n1", "gpu-0", "gpu-1", "gpu-2", count=3))
+    assert (yard.used, yard.free) == (3, 5)
 
 
 def test_a_waiting_pod_does_not_take_devices_that_are_about_to_be_freed() -> None:

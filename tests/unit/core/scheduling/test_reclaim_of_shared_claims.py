@@ -7,11 +7,16 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
+from app.core.effects import GiveReclaimNotice
+from app.core.lifecycle.claim_charges import LEFTOVER_MS
 from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import ClaimRef, Millis, Pod, ReclaimTerms, Uid, UserName
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
+from app.core.policy import WithinQueue
 from app.core.quantities import PODS
 from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.device_slices import allocated, published
+from tests.support.device_slices import gpus as device_gpus
 from tests.support.eviction_cluster import GPU, EvictionCluster
 
 NOTICE = 60_000
@@ -150,3 +155,75 @@ def test_pods_join_a_claim_again_after_a_refused_eviction(town: EvictionCluster)
     town.hear(ev.EvictionRefused(town.at, Uid("b/b0")))
     town.wait(1000)
     assert town.released() == ["b-new"]
+
+
+def test_a_reclaim_waits_until_the_claim_of_its_victim_is_free(town: EvictionCluster) -> None:
+    town.hear(ev.SliceObserved(town.at, published("n", *device_gpus(9))))
+    held = replace(
+        allocated("x", "n", *(f"gpu-{i}" for i in range(6)), namespace="b"),
+        requests=((DeviceAsk("gpu", 6, "r"),),),
+        has_finalizer=True,
+    )
+    town.hear(ev.ClaimObserved(town.at, held))
+    town.run("b2", "b3", "b4", priority=1)
+    [pod] = town.run("b0", **claiming("x"))
+    town.lead()
+    town.submit("a-three", 3)
+    assert town.evicted() == ["b0"]
+    town.accept(pod)
+    town.end(pod)
+    town.wait(1000)
+    town.wait(1000)
+    assert town.evicted() == []
+    town.hear(ev.ClaimObserved(town.at, replace(held, allocated_devices=None)))
+    assert town.released() == ["a-three"]
+
+
+def test_a_reclaim_does_not_wait_for_a_claim_that_stays_allocated(town: EvictionCluster) -> None:
+    town.hear(ev.SliceObserved(town.at, published("n", *device_gpus(9))))
+    held = replace(
+        allocated("x", "n", *(f"gpu-{i}" for i in range(6)), namespace="b"),
+        requests=((DeviceAsk("gpu", 6, "r"),),),
+        has_finalizer=True,
+    )
+    town.hear(ev.ClaimObserved(town.at, held))
+    town.run("b2", "b3", "b4", priority=1)
+    [pod] = town.run("b0", **claiming("x"))
+    town.lead()
+    town.submit("a-three", 3)
+    assert town.evicted() == ["b0"]
+    town.accept(pod)
+    town.end(pod)
+    town.wait(LEFTOVER_MS)
+    town.wait(1000)
+    assert town.evicted() == ["b2", "b3", "b4"]
+
+
+def test_a_pod_does_not_reclaim_for_its_priority_from_users_of_its_claim(
+    town: EvictionCluster,
+) -> None:
+    town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
+    terms = ReclaimTerms(notice=Millis(NOTICE))
+    town.run("b0", **claiming("c", reclaim_terms=terms))
+    town.run("b1", "b2", "b3")
+    town.lead()
+    high = replace(
+        held_pod("b-x", "b", since=town.now),
+        priority=1,
+        **claiming("c", own=4),  # type: ignore[arg-type]
+    )
+    town.hear(ev.PodObserved(town.at, high))
+    for _ in range(8):
+        town.wait(SECURE_MS)
+    assert town.take(GiveReclaimNotice) == []
+
+
+def test_an_unshared_claim_is_reclaimed_although_a_shared_claim_stays(
+    town: EvictionCluster,
+) -> None:
+    town.run("b0", **claiming("c", "d"))
+    town.run("b1", **claiming("d", preemptible=False))
+    town.run("b2", "b3")
+    town.lead()
+    town.submit("a-four", 4)
+    assert town.evicted() == ["b0"]
