@@ -245,7 +245,7 @@ class Reclaimer:
         return self._without_joined(trial, lower)
 
     def _without_joined(self, trial: ReclaimTrial, victims: list[Victim]) -> list[Victim]:
-        """Drop victims with pods whose claims the workload names.
+        """Drop victims that use a claim of the workload.
 
         It could not start on their devices: it waits for the claims while they are evicted.
         """
