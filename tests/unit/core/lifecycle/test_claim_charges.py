@@ -566,7 +566,7 @@ def test_a_gang_that_is_not_preemptible_joins_no_claim_of_a_preemptible_pod() ->
 
 
 def guaranteed(bench: Bench, **amounts: int) -> None:
-    """Give tenant a a guarantee of these GPUs and AMD GPUs."""
+    """Give the tenant a guarantee for both kinds of GPUs."""
     quota = Quota(guarantee={GPU: amounts["gpu"], AMD: amounts.get("amd", 0)})
     quotas = {PoolName("default"): quota}
     tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quotas)
@@ -574,7 +574,7 @@ def guaranteed(bench: Bench, **amounts: int) -> None:
 
 
 def budget(allowed: int) -> ev.BudgetObserved:
-    """Return a budget for all pods of namespace a that allows so many disruptions."""
+    """Return a budget for all pods of namespace a that permits this number of disruptions."""
     known = DisruptionBudget(
         "a",
         "budget",
