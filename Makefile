@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Three processes, because tests with a cluster often wait: two leave cores unused.
+# Four processes, because tests with a cluster often wait: fewer leave cores unused.
 PYTEST := $(BIN)/python -m pytest -n 4 --no-loadscope-reorder --durations=25
 READY := $(VENV)/.ready
 

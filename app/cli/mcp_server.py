@@ -45,9 +45,9 @@ def server(connection: ConnectionOptions) -> Any:
         from mcp_types import ToolAnnotations
 
         from app.cli.mcp_protocol import AnsweringServer, StrictTool
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise InvalidInput(
-            "fairgate mcp needs the MCP SDK, which is not installed; "
+            "fairgate mcp needs the MCP SDK, which is not installed, or has another version; "
             "install it with pip install '.[mcp]' in the folder of Fairgate's source."
         ) from error
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)

@@ -151,7 +151,10 @@ def export(
         with _replacement(output) as file:
             asyncio.run(_export(source, first, last, tenant, file))
     except OSError as error:
-        raise InvalidInput(f"{output} cannot be written: {error.strerror}.") from error
+        raise InvalidInput(
+            f"{output} cannot be written: {error.strerror}. Its folder must be writable, too, "
+            "because the export replaces the file at its end."
+        ) from error
 
 
 @contextmanager

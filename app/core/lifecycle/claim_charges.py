@@ -1,4 +1,4 @@
-"""Charges each ResourceClaim to exactly one pod, even if several pods share the claim.
+"""Charges each ResourceClaim in use to exactly one pod, even if several pods share the claim.
 
 A claim in use is charged to the pod with the earliest release among its users. If no pod uses the
 claim, each waiting workload must expect the charge: a single pod, or one pod of a gang.
@@ -66,8 +66,8 @@ LEFTOVER_MS = 60_000
 usually deallocates such a claim within seconds."""
 
 JOINS_EVICTED = (
-    "resource claim {claim} is being freed: the pods that use it are being evicted; the pod waits "
-    "for its turn once they have ended"
+    "the pod that is charged for resource claim {claim} is to be evicted; this pod waits for its "
+    "turn until that has ended"
 )
 JOINS_LEFTOVER = (
     "resource claim {claim} is still allocated after its last pod, and is usually freed within "
@@ -719,14 +719,13 @@ class ClaimCharges:
     def _why_not_join(self, pod: Pod, key: ClaimKey, first: _First | None) -> str:
         """Return why a waiting pod may not join a claim that is charged already, or ""."""
         why = ""
-        if first is None and not self._leftovers[key]:
-            why = JOINS_LEFTOVER
-        elif first is not None and key in self._reclaimed:
+        use = self._claims_by_pod[first.uid].use if first is not None else None
+        if first is not None and key in self._reclaimed:
             why = JOINS_EVICTED
-        elif not pod.preemptible or pod.uid in self._protected:
-            use = self._claims_by_pod[first.uid].use if first is not None else None
-            if use is None or not use.is_protected:
-                why = JOINS_RECLAIMABLE
+        elif (not pod.preemptible or pod.uid in self._protected) and not (use and use.is_protected):
+            why = JOINS_RECLAIMABLE
+        elif first is None and not self._leftovers[key]:
+            why = JOINS_LEFTOVER
         return why.format(claim=key[1])
 
     def _missing_class(self, plain: Mapping[Resource, int], standing: _Standing) -> str:

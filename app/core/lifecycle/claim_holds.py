@@ -1,7 +1,7 @@
 """Devices of allocated claims that no managed pod uses.
 
 A claim may stay allocated after its last pod: for a moment, or for ever if its pod failed while it
-was bound. These devices are not free, so the user of that pod stays charged. A waiting pod
+was being bound. These devices are not free, so the user of that pod stays charged. A waiting pod
 that names the claim may use it, but only after `LEFTOVER_MS`: devices that are about to be freed
 belong to the next workload in order.
 

@@ -233,7 +233,7 @@ class PodRegistry:
         return (compares_claims and self._refuse_claims(workload)) or bool(changed)
 
     def _refuse_claims(self, workload: Workload) -> bool:
-        """Let the pods of a workload wait if they may not join a claim. Return whether any does."""
+        """Mark claims that the pods of a workload may not join. Return whether a mark is new."""
         charges, found = self._claim_charges, False
         stays = any(not tracked.pod.preemptible for tracked in workload.pods_to_release)
         for tracked in workload.pods_to_release:

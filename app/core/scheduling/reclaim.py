@@ -50,8 +50,8 @@ class Reclaimer:
     ) -> ReclaimPlan | None:
         """Return the victims for a workload in a pool; None if no permitted set suffices.
 
-        Terminating pods of the pool count as gone. If that suffices, there are no victims. The
-        result is also None if the workload fits without either.
+        Terminating pods of the pool count as gone. If that suffices, there are no victims. If there
+        are no such pods, and the workload fits without victims, the result is None.
         """
         trial = self._new_trial(leaf, queue_key, shape, pool)
         own = self._own_victims(trial)

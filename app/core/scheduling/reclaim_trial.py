@@ -21,7 +21,7 @@ from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.scheduling.victims import Victim
 
 STEPS_PER_TRIAL = 10
-"""Work of one change of the trial state, relative to that of listing one pod."""
+"""Work of one pod that is removed or restored, relative to that of listing one pod."""
 
 
 STEPS_PER_POD_WITH_RULES = 50
@@ -54,7 +54,8 @@ class SearchTotals:
 class ReclaimTrial:
     """A workload that needs victims, and those taken for it.
 
-    It may not use the free part of `withheld` capacity. It may use capacity that evictions free.
+    It may not use `withheld` capacity that is free now, or that terminating pods will free. It may
+    use capacity that evictions free.
 
     Taken victims and terminating pods are removed from the share tree and the nodes. `restore` must
     be called at the end.

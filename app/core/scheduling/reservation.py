@@ -400,6 +400,11 @@ class Reservations:
             else:
                 self.overdue[pool] = standing
 
+    def all_binding(self) -> list[Reservation]:
+        """Return the reservations that every other workload must respect: all but the active."""
+        kinds = (self.exclusive, self.gangs, self.overdue)
+        return [each for held in kinds for each in held.values()]
+
     def exclusive_and_active(self) -> Iterator[Reservation]:
         """Yield every exclusive and every active reservation."""
         yield from self.exclusive.values()

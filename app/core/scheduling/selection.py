@@ -114,9 +114,7 @@ class WorkloadSelector:
 
     def select_reservation_owner(self) -> Selection | None:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
-        reservations = self._reservations
-        kinds = (reservations.exclusive, reservations.gangs, reservations.overdue)
-        for reservation in [r for held in kinds for r in held.values()]:
+        for reservation in self._reservations.all_binding():
             if self._is_queued(reservation):
                 choice = self._select_workload(
                     reservation.leaf,
@@ -140,9 +138,8 @@ class WorkloadSelector:
             for r in self._reservations.active.values()
             for branch in path_to_root(r.leaf)
         }
-        for held in (self._reservations.exclusive, self._reservations.gangs):
-            for reservation in held.values():
-                self._reservation_owners.update(dict.fromkeys(path_to_root(reservation.leaf)))
+        for reservation in self._reservations.all_binding():
+            self._reservation_owners.update(dict.fromkeys(path_to_root(reservation.leaf)))
         self._fitting_classes = self._find_fitting_classes()
         if not self._fitting_classes:
             return None
@@ -218,17 +215,9 @@ class WorkloadSelector:
         owner may fit although earlier workloads of its class do not.
         """
         reservations = self._reservations
-        kinds = (
-            reservations.exclusive,
-            reservations.gangs,
-            reservations.overdue,
-            reservations.active,
-        )
+        standing = (*reservations.all_binding(), *reservations.active.values())
         owners = {
-            r.owner: r.equivalence_class
-            for kind in kinds
-            for r in kind.values()
-            if r.leaf is leaf and self._is_queued(r)
+            r.owner: r.equivalence_class for r in standing if r.leaf is leaf and self._is_queued(r)
         }
         if not owners:
             return leaf.queue.class_heads()
@@ -301,13 +290,11 @@ class WorkloadSelector:
         passed: Sequence[Reservation],
     ) -> ReservedCapacity:
         reservations = self._reservations
-        kinds = (reservations.exclusive, reservations.gangs, reservations.overdue)
-        if not (passed or any(kinds)):
+        binding = reservations.all_binding()
+        if not (passed or binding):
             return NO_RESERVATION
         against = [r for r in passed if r.pool == pool]
-        for binding in kinds:
-            if pool in binding and binding[pool] not in against:
-                against.append(binding[pool])
+        against += [r for r in binding if r.pool == pool and r not in against]
         paid = None
         if queue_key is not None:
             own = [r for r in against if r.is_exclusive and r.owner.uid == queue_key.uid]
@@ -376,12 +363,7 @@ class WorkloadSelector:
     def _find_fitting_classes(self) -> set[EquivalenceClass]:
         """Return the equivalence classes that fit somewhere in capacity that is not withheld."""
         self.evaluations += len(self._tree.root.waiting_by_class)
-        kinds = (
-            self._reservations.exclusive,
-            self._reservations.gangs,
-            self._reservations.overdue,
-        )
-        owners = [*self._passed_reservations, *(r for held in kinds for r in held.values())]
+        owners = [*self._passed_reservations, *self._reservations.all_binding()]
         owned = {r.equivalence_class for r in owners}
         found = {
             shape

@@ -61,13 +61,13 @@ function useSession() {
     for (let wait = SOONEST; mine === attempt.current; wait = Math.min(LATEST, 2 * wait)) {
       let caller = "";
       try {
-        caller = (await request("/v1/me", token)).name;
+        caller = (await request("/v1/me", token)).name ?? "";
       } catch (error) {
         if (mine !== attempt.current) return undefined;
         if (error.status === 401 || error.status === 403) return end(error.status === 401 && !token ? "" : error.message);
       }
       if (mine !== attempt.current) return undefined;
-      if (token) sessionStorage.setItem(TOKEN, token);
+      if (token) storage("sessionStorage")?.setItem(TOKEN, token);
       setWhy("");
       setSession((old) => (old?.caller === caller && old.token === token ? old : { token, caller }));
       if (caller) return undefined;
@@ -77,14 +77,23 @@ function useSession() {
   }, []);
   const end = useCallback((reason = "") => {
     attempt.current += 1;
-    sessionStorage.removeItem(TOKEN);
+    storage("sessionStorage")?.removeItem(TOKEN);
     setWhy(reason);
     setSession({ token: null, caller: null });
   }, []);
   useEffect(() => {
-    begin(sessionStorage.getItem(TOKEN));
+    begin(storage("sessionStorage")?.getItem(TOKEN) ?? null);
   }, []);
   return { session, why, begin, end };
+}
+
+/** Return a storage of the browser, which may be switched off: `localStorage` or `sessionStorage`. */
+function storage(name) {
+  try {
+    return window[name];
+  } catch {
+    return null;
+  }
 }
 
 const NO_NEWS = { state: null, hello: null, link: "connecting", why: "" };
@@ -110,17 +119,9 @@ function useStream(token, isSignedIn, end) {
   return news;
 }
 
-/** Return the storage of the browser, which may be switched off. */
-function storage() {
-  try {
-    return localStorage;
-  } catch {
-    return null;
-  }
-}
 
 function useTheme() {
-  const stored = storage()?.getItem(THEME);
+  const stored = storage("localStorage")?.getItem(THEME);
   const [theme, setTheme] = useState(THEMES.includes(stored) ? stored : "system");
   const [scheme, setScheme] = useState(0);
   if (theme === "system") document.documentElement.removeAttribute("data-theme");
@@ -133,7 +134,7 @@ function useTheme() {
   }, []);
   const next = () => {
     const following = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    storage()?.setItem(THEME, following);
+    storage("localStorage")?.setItem(THEME, following);
     setTheme(following);
   };
   return { theme, paint: `${theme} ${scheme}`, next };

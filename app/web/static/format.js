@@ -171,7 +171,7 @@ export function devices(quantities) {
 export function devicesText(...list) {
   const sums = {};
   for (const [name, value] of list.flatMap(Object.entries)) sums[name] = (sums[name] ?? 0) + number(value);
-  const others = Object.fromEntries(Object.entries(sums).filter(([name, value]) => value && !isGpu(name)));
+  const others = Object.fromEntries(Object.entries(sums).filter(([name, value]) => value && !isGpu(name)).map(([name, value]) => [name, decimal(value)]));
   const gpus = gpusOf(sums);
   return [gpus && count(gpus, "GPU"), Object.keys(others).length && amounts(others)].filter(Boolean).join(", ") || "0 GPUs";
 }

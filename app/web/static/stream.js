@@ -1,7 +1,7 @@
 // Receives the server-sent events of /v1/stream. It uses fetch, because EventSource cannot send a
 // token. It reconnects unless the caller lacks the right.
 
-/** Milliseconds until the first and the last attempts to connect again. */
+/** The shortest and the longest pause before the next attempt, in milliseconds. */
 export const SOONEST = 1000;
 export const LATEST = 30000;
 const SILENT = 45000;

@@ -41,7 +41,7 @@ const REASONS = [
   ["gang begins anew", "A pod of the gang was lost before all ran.", "See the log and the events of the lost pod."],
   ["no pool", "No pool can serve the node selector, tenant and size of the pod.", "Change the node selector, the affinity or fairgate.io/pools of the pod."],
   ["not preemptible", "The pod must not be evicted, so it starts only within a guarantee.", "Leave out that annotation. Allow at least one disruption in its budget."],
-  ["resource claim", "A claim that the pod names does not exist yet, or is being deleted.", "Create the claim."],
+  ["resource claim", "A claim that the pod names does not exist yet, is being deleted, or cannot be joined now.", "Create the claim, or wait for it."],
   ["too large", "One of the lists of the pod is longer than Fairgate accepts.", "Create the pod again with fewer entries."],
   ["another gate", "The pod has another scheduling gate, too.", "Ask the owner of that gate."],
   ["no tenant", "The namespace just lost its tenant, or a tenant above it is not valid.", "After a lost tenant, wait half a minute, or ask an admin to list the namespace. Otherwise ask a cluster admin to correct the parent that the text names."],
