@@ -8,8 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Four processes, because tests with a cluster often wait: fewer leave cores unused.
-PYTEST := $(BIN)/python -m pytest -n 4 --no-loadscope-reorder --durations=25
+# Three processes, because tests with a cluster often wait: two leave cores unused.
+PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --durations=25
 READY := $(VENV)/.ready
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
