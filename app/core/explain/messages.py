@@ -331,6 +331,6 @@ def _is_of_basic_group(pod: Pod) -> bool:
 def _unknown_submitter_clause(tracked: PodRecord) -> str:
     """Return a clause for a pod that counts for its controller. Its namespace has other users."""
     pod = tracked.pod
-    if not (pod.is_owned and counts_for_controller(pod.user, pod.namespace)):
+    if not (pod.owner and counts_for_controller(pod.user, pod.namespace)):
         return ""
     return "; its submitter is not known, so it counts for its controller"

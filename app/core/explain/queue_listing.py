@@ -162,7 +162,7 @@ def listed_row(
     alone = not (pod.gang or pod.excluded_by or pod.node_names or pod.claims)
     single = alone and pod.uid not in context.reservation_owners
     if single and tracked.wait_reason is Wait.TURN and tracked.equivalence_class and tracked.leaf:
-        key = tracked.leaf, tracked.equivalence_class, pod.namespace, pod.is_owned
+        key = tracked.leaf, tracked.equivalence_class, pod.namespace, bool(pod.owner)
         if key in context.shared_rows:
             found = context.shared_rows[key]
             return found, position_text(position) + found.text
