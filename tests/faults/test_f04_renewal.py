@@ -53,7 +53,7 @@ def aged(rig: Rig) -> Aged:
         webhook = rig.start("webhook", **settings)
         if datetime.now(UTC) < due - until_due / 2:
             api = rig.start("api", wait=False, **settings)
-            if not is_changing(rig):
+            if not is_changing(rig) and datetime.now(UTC) < due - until_due / 4:
                 return Aged(rig, api, webhook)
             api.kill()
     raise AssertionError(f"the webhook takes more than {UNTIL_DUE[-1]} to start")
