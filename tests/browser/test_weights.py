@@ -132,7 +132,7 @@ def test_the_preview_of_two_edits_shows_the_shares_with_both(opens: Opens, place
 def test_the_preview_of_a_user_and_a_child_counts_their_siblings(
     opens: Opens, town: ApiCluster, place: Served, seen: bool
 ) -> None:
-    """Of half the cluster: alice 1 of 4, language 1 of 4 and vision 2; then 3, 1 and 0."""
+    """Alice, language and vision share half the cluster as 1 : 1 : 2, then as 3 : 1 : 0."""
     place.deliver(held("one", "research", "alice@example.com"))
     if not seen:
         town.rights.granted -= {("get", "tenants/queue"), ("list", "tenants")}

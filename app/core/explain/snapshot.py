@@ -86,7 +86,7 @@ def snapshot(
         managed=managed,
         policy=usage.policy,
         nodes=nodes,
-        unmanaged_pods=unmanaged_pods + registry.leftover_claims(),
+        unmanaged_pods=unmanaged_pods + registry.leftover_claims.as_unmanaged_pods(),
         pools=written,
         tenants=tuple(tenancy.tenants[name] for name in sorted(tenancy.tenants)),
         held=tuple(_held_pod(t) for t in asking if t.state is PodState.HELD),

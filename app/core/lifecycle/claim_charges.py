@@ -376,7 +376,7 @@ class ClaimCharges:
         self._stale[uid] = None
 
     def leftover_user(self, key: ClaimKey) -> UserName | None:
-        """Return the user to charge for an allocated claim without users. None: nobody is known.
+        """Return the user to charge for an allocated claim without users. None: none is known.
 
         That is the user of its last pod, else of a pod that waits for it.
         """

@@ -83,7 +83,7 @@ class ClaimHolds:
         if before is not None and before != uid:
             self._pools.drop_unmanaged(before)
         if found is None or user is None:
-            self._registry.drop_leftover_claim(key)
+            self._registry.leftover_claims.drop(key)
             self._claims.set_leftover(key, None)
             self._joinable_at.pop(key, None)
         if found is None:
@@ -93,7 +93,7 @@ class ClaimHolds:
         if uid is not None:
             self._pools.put_unmanaged(UnmanagedPod(uid, node, amounts))
         elif user is not None:
-            self._registry.charge_leftover_claim(key, user, node, amounts)
+            self._registry.leftover_claims.charge(key, user, node, amounts)
             if not self._claims.is_leftover(key):
                 self._joinable_at[key] = Millis(now + LEFTOVER_MS)
                 self._claims.set_leftover(key, False)

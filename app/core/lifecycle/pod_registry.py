@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.sort_key import NEVER_SERVED
@@ -20,6 +20,7 @@ from app.core.lifecycle.binding_progress import BindingProgress
 from app.core.lifecycle.budget_registry import BudgetRegistry
 from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey, ClaimUse
 from app.core.lifecycle.gangs import Gangs
+from app.core.lifecycle.leftover_claims import LeftoverClaims
 from app.core.lifecycle.pod_record import (
     Gang,
     PodRecord,
@@ -31,7 +32,6 @@ from app.core.lifecycle.pod_record import (
 from app.core.lifecycle.pod_state import PodState
 from app.core.lifecycle.tenant_gaps import TenantGaps
 from app.core.model import (
-    Amounts,
     BackoffKey,
     GrantedClaim,
     Millis,
@@ -42,10 +42,8 @@ from app.core.model import (
     TenantName,
     Uid,
     UnmanagedPod,
-    UserName,
     Wait,
 )
-from app.core.placement.allocations import Allocation
 from app.core.placement.device_fit import DeviceFit
 from app.core.placement.equivalence_table import EquivalenceTable
 from app.core.placement.node_filter import node_constraints_of
@@ -58,22 +56,6 @@ from app.core.well_known import GATE
 
 FEW = 100
 """Below this peak number of pods, caches are not trimmed."""
-
-
-@dataclass(slots=True, eq=False)
-class _LeftoverClaim:
-    """An allocated claim that no pod uses, and its charge. See `claim_holds`."""
-
-    namespace: str
-    user: UserName
-    node: NodeName
-    amounts: Amounts
-    leaf: UserNode | None = None
-    allocation: Allocation | None = None
-
-    def equals(self, user: UserName, node: NodeName, amounts: Amounts) -> bool:
-        """Return whether its charge is that of these values."""
-        return (self.user, self.node, self.amounts) == (user, node, amounts)
 
 
 class PodRegistry:
@@ -112,7 +94,7 @@ class PodRegistry:
         self._changed_waits: list[PodRecord] = []
         self._pinned: dict[NodeName, dict[Uid, PodRecord]] = {}
         """Pods whose pool depends on a node: the node is their only choice, or they run on it."""
-        self._leftover_claims: dict[ClaimKey, _LeftoverClaim] = {}
+        self.leftover_claims = LeftoverClaims(usage, pools, tenancy, self.defers_accounting)
         self._uids_by_name: dict[str, dict[str, Uid]] = {}
         """The newest pod with each name, by namespace."""
         self._accounted_versions: tuple[int, int] = (-1, -1)
@@ -210,7 +192,7 @@ class PodRegistry:
         tracked.target_node, tracked.pending_constraints = at, terms
         tracked.state, tracked.released_at = PodState.RELEASING, self.usage.now
         for ref in tracked.pod.claims:
-            self.drop_leftover_claim((tracked.pod.namespace, ref.name))  # the pod pays from now on
+            self.leftover_claims.drop((tracked.pod.namespace, ref.name))  # the pod pays from now on
         tracked.pod = self._update_charges(tracked, tracked.pod, tracked.state)
         self._account(tracked, at)
         self.gangs.observe_pod(tracked)
@@ -278,10 +260,7 @@ class PodRegistry:
     def has_fresh_leftover_claim(self, pool: PoolName) -> bool:
         """Return whether a claim of a pool may soon be freed, because its last pod just ended."""
         return any(
-            held.allocation is not None
-            and held.allocation.pool == pool
-            and self._claim_charges.is_fresh_leftover(key)
-            for key, held in self._leftover_claims.items()
+            map(self._claim_charges.is_fresh_leftover, self.leftover_claims.claims_of_pool(pool))
         )
 
     def users_of_claims_to_join(self, workload: Workload) -> set[Uid]:
@@ -353,49 +332,11 @@ class PodRegistry:
             if gang is None or not mixed[id(gang)]:
                 self._claim_charges.unmark_protected(uid)
 
-    def charge_leftover_claim(
-        self, key: ClaimKey, user: UserName, node: NodeName, amounts: Amounts
-    ) -> None:
-        """Charge a user for the devices of an allocated claim that no pod uses."""
-        known = self._leftover_claims.get(key)
-        if known is not None and known.equals(user, node, amounts):
-            return
-        self.drop_leftover_claim(key)
-        self._leftover_claims[key] = held = _LeftoverClaim(key[0], user, node, amounts)
-        self._account_leftover(held)
-
-    def drop_leftover_claim(self, key: ClaimKey) -> None:
-        """End the charge of such a claim. An unknown claim is ignored."""
-        held = self._leftover_claims.pop(key, None)
-        if held is not None:
-            self._unaccount_leftover(held)
-
-    def leftover_claims(self) -> tuple[UnmanagedPod, ...]:
-        """Return what the charged claims without a pod use of their nodes."""
-        return tuple(
-            UnmanagedPod(Uid(f"claim/{namespace}/{name}"), held.node, held.amounts)
-            for (namespace, name), held in self._leftover_claims.items()
-        )
-
-    def _account_leftover(self, held: _LeftoverClaim) -> None:
-        if self._needs_recount or not self._pools.is_current:
+    def defers_accounting(self) -> bool:
+        """Return whether all pods are accounted again soon, because pools or tenants changed."""
+        if not self._pools.is_current:
             self._needs_recount = True
-            return
-        pool = self._pools.pool_of_node(held.node)
-        if pool is None:
-            return
-        tenant = self._tenancy.tenant_of(held.namespace)
-        held.leaf = self.usage.get_or_add_user(tenant, held.user)
-        held.allocation = self.usage.start_usage(
-            held.leaf, pool, held.amounts, node=held.node, bound=True, declared_end=None
-        )
-
-    def _unaccount_leftover(self, held: _LeftoverClaim) -> None:
-        leaf, allocation = held.leaf, held.allocation
-        held.leaf = held.allocation = None
-        # With `_needs_recount` the usage is still counted, until the recount.
-        if leaf is not None and allocation is not None and not self._needs_recount:
-            self.usage.end_usage(leaf, allocation)
+        return self._needs_recount
 
     def describe_devices(self, pod: Pod) -> str:
         """Return which devices match the claims of a pod, as a clause."""
@@ -511,10 +452,7 @@ class PodRegistry:
         for name in pools.drain_moved_nodes():
             for tracked in list(self._pinned.get(name, {}).values()):
                 self._account_again(tracked)  # its node belongs to another pool now
-            for held in self._leftover_claims.values():
-                if held.node == name:
-                    self._unaccount_leftover(held)
-                    self._account_leftover(held)
+            self.leftover_claims.apply_node_move(name)
         rerouted = pools.drain_changed_constraints()
         for tracked in list(self.pods.values()) if rerouted else ():
             pod = tracked.pod
@@ -556,9 +494,7 @@ class PodRegistry:
         self._pinned.clear()
         self.held_unmanaged.clear()
         self._needs_recount = False
-        for held in self._leftover_claims.values():
-            held.leaf = held.allocation = None
-            self._account_leftover(held)
+        self.leftover_claims.recount()
         # Bound pods first: the others are expected where capacity is left beside them.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
             tracked.leaf = tracked.allocation = None
@@ -566,8 +502,7 @@ class PodRegistry:
         self.usage.reapply_lingering()
 
     def _account(self, tracked: PodRecord, node: NodeName | None = None) -> None:
-        if self._needs_recount or not self._pools.is_current:
-            self._needs_recount = True
+        if self.defers_accounting():
             return
         pod = tracked.pod
         name = self._tenancy.tenant_of(pod.namespace)

@@ -50,7 +50,7 @@ PATTERN_RULES = {
     DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5",
     USER_NAME: USER_NAME_RULE,
 }
-"""What a refusal says about a value that does not match a pattern."""
+"""The rule of each pattern, for the sentence that refuses a value."""
 
 
 def api_app(
