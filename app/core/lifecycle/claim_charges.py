@@ -6,15 +6,9 @@ claim, each waiting workload must expect the charge: a single pod, or one pod of
 An allocated claim counts as its devices while all its users are bound. If an unbound pod is left
 alone with it, kube-scheduler may allocate it again, and then it may get its largest alternative.
 
-A claim may lose its allocation while bound pods use it. They keep its devices, so these stay
-charged, and the next pod pays for the next allocation.
-
 An allocated claim without users is a leftover: `claim_holds` charges it until a pod uses it.
-
-A pod may not join a claim while the pod that is charged for it is being evicted, because nothing
-would be freed. A pod that no reclaim takes may not join the claim of a pod that one may take: the
-charge could move to it, and stay for ever. Disruption budgets do not matter for this: they change,
-and may allow an eviction only after the pod has joined.
+`claim_joins` tells which pods may use a claim that is charged already. `lost_allocations` has the
+devices of claims that lost their allocation while bound pods used them.
 
 If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
 of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
@@ -28,13 +22,14 @@ The module has more than 500 lines because every rule of a charge reads the same
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
-from sortedcontainers import SortedDict, SortedSet
+from sortedcontainers import SortedSet
 
 from app.core.errors import InvalidInput
-from app.core.fairshare.sort_key import Served
+from app.core.lifecycle.claim_joins import ClaimJoins
+from app.core.lifecycle.claim_users import ChargedPod, ClaimKey, ClaimUse, ClaimUsers, PodClaims
+from app.core.lifecycle.lost_allocations import LostAllocations
 from app.core.lifecycle.update_pauses import FEW_PODS, UpdatePauses
 from app.core.model import (
     Amounts,
@@ -50,89 +45,12 @@ from app.core.model import (
 from app.core.placement.device_fit import DeviceNeed
 from app.core.podspec.resource_claims import (
     IMPLICIT,
-    AllocatedDevice,
     Classes,
     DeviceAsk,
     DeviceClass,
     ResourceClaim,
 )
 from app.core.quantities import ManagedResources, add_amounts, max_amounts
-
-ClaimKey = tuple[str, str]
-"""Namespace and name of a claim."""
-
-LEFTOVER_MS = 60_000
-"""Time for which waiting pods may not use a claim that is allocated and has no user. Kubernetes
-usually deallocates such a claim within seconds."""
-
-JOINS_EVICTED = (
-    "the pod that is charged for resource claim {claim} is to be evicted; this pod waits for its "
-    "turn until that has ended"
-)
-JOINS_LEFTOVER = (
-    "resource claim {claim} is still allocated after its last pod, and is usually freed within "
-    "seconds; after a minute the pod may use it as it is"
-)
-JOINS_RECLAIMABLE = (
-    "resource claim {claim} is in use by pods that a reclaim may evict, or was left by one, and "
-    "this pod may not use borrowed capacity; it waits until the claim is free"
-)
-
-
-class ClaimUse(NamedTuple):
-    """The release of an ungated pod, and its pool if that is known.
-
-    `is_protected`: no reclaim takes it, because it or its gang is not preemptible.
-    """
-
-    served: Served
-    pool: PoolName | None
-    is_protected: bool = False
-
-
-class _First(NamedTuple):
-    served: Served
-    uid: Uid
-    pool: PoolName | None
-
-
-class _Standing(NamedTuple):
-    """The claims of a pod, its workload and its use. `unbound`: it is ungated and has no node."""
-
-    keys: tuple[ClaimKey, ...]
-    group: tuple[str, ...]
-    use: ClaimUse | None
-    unbound: bool
-    user: UserName
-
-
-@dataclass(slots=True)
-class _Users:
-    """The pods that name one claim: waiting pods by workload, and ungated pods.
-
-    `unbound`: the ungated pods without a node.
-    """
-
-    waiting: dict[tuple[str, ...], SortedSet[Uid]] = field(default_factory=dict)
-    using: SortedDict[tuple[Served, Uid], PoolName | None] = field(default_factory=SortedDict)
-    unbound: set[Uid] = field(default_factory=set)
-
-    @property
-    def charged_pod(self) -> _First | None:
-        """Return the pod that is charged, or None if no pod uses the claim."""
-        if not self.using:
-            return None
-        (served, uid), pool = self.using.peekitem(0)
-        return _First(served, uid, pool)
-
-
-@dataclass(slots=True)
-class _LostAllocation:
-    """Devices that a claim lost while these bound pods used them."""
-
-    devices: tuple[AllocatedDevice, ...]
-    amounts: Amounts
-    pods: set[Uid]
 
 
 class ClaimCharges:
@@ -146,8 +64,8 @@ class ClaimCharges:
         self._claims: dict[ClaimKey, ResourceClaim] = {}
         self._deleted_claims: dict[ClaimKey, list[ResourceClaim]] = {}
         """Deleted claims by name, while ungated pods may still have their devices."""
-        self._users: dict[ClaimKey, _Users] = {}
-        self._claims_by_pod: dict[Uid, _Standing] = {}
+        self._users: dict[ClaimKey, ClaimUsers] = {}
+        self._claims_by_pod: dict[Uid, PodClaims] = {}
         self._stale: dict[Uid, None] = {}
         self._changed: dict[ClaimKey, None] = {}
         """Changed claims since the last `drain_stale_pods`."""
@@ -164,18 +82,13 @@ class ClaimCharges:
         self._requires_secured = False
         self._secured: dict[ClaimKey, Uid] = {}
         """Claims with the finalizer for long enough: see `claim_protection`."""
-        self._lost: dict[ClaimKey, list[_LostAllocation]] = {}
+        self._lost = LostAllocations()
         self._last_users: dict[ClaimKey, UserName] = {}
         """The user of the last pod of each claim that had no user at some time.
 
         The allocation of a claim may be observed only after its pod ended.
         """
-        self._leftovers: dict[ClaimKey, bool] = {}
-        """Claims that are charged without a user, and whether waiting pods may use them."""
-        self._reclaimed: dict[ClaimKey, None] = {}
-        """Claims whose charged pod is being evicted."""
-        self._protected: set[Uid] = set()
-        """Preemptible pods whose gang has others, so that no reclaim will take them."""
+        self.joins = ClaimJoins()
 
     def record_claim(self, claim: ResourceClaim) -> None:
         """Record the observed state of a claim."""
@@ -221,28 +134,12 @@ class ClaimCharges:
         was_freed = known.allocated_devices is not None and claim.allocated_devices is None
         if was_freed or claim.uid != known.uid:
             self._last_users.pop(key, None)
-        devices, users = known.allocated_devices, self._users.get(key)
         if claim.allocated_devices is not None:
-            self._set_lost(
-                key,
-                [
-                    each
-                    for each in self._lost.get(key, ())
-                    if each.devices != claim.allocated_devices
-                ],
-            )
-        elif devices is not None and claim.uid == known.uid and users is not None:
-            amounts, lost = self._classes.count_amounts(known), self._lost.get(key, [])
-            pods = {uid for _, uid in users.using} - users.unbound
-            pods = pods.difference(*(each.pods for each in lost))
-            if amounts and pods:
-                self._lost[key] = [*lost, _LostAllocation(devices, amounts, pods)]
-
-    def _set_lost(self, key: ClaimKey, lost: list[_LostAllocation]) -> None:
-        if lost:
-            self._lost[key] = lost
-        else:
-            self._lost.pop(key, None)
+            self._lost.restore(key, claim.allocated_devices)
+        elif was_freed and claim.uid == known.uid:
+            users = self._users.get(key)
+            bound = users.bound_pods if users is not None else set()
+            self._lost.add(known, self._classes.count_amounts(known), bound)
 
     def set_secured_required(self, guarded: bool) -> None:
         """Set whether held pods wait until their claims are secured. No claim is secured yet."""
@@ -338,41 +235,20 @@ class ClaimCharges:
         standing = self._claims_by_pod.get(uid)
         return [key for key in standing.keys if self._users[key].using] if standing else []
 
-    def is_reclaimed(self, key: ClaimKey) -> bool:
-        """Return whether no pod may join a claim, because the charged pod is being evicted."""
-        return key in self._reclaimed
-
-    @property
-    def reclaimed_claims(self) -> tuple[ClaimKey, ...]:
-        """The claims that no pod may join, because the charged pod is being evicted."""
-        return tuple(self._reclaimed)
-
     def set_reclaimed(self, key: ClaimKey, reclaimed: bool) -> None:
         """Set whether the pod that is charged for a claim is being evicted."""
-        if reclaimed:
-            self._reclaimed[key] = None
-        else:
-            self._reclaimed.pop(key, None)
+        self.joins.set_reclaimed(key, reclaimed)
         self._stale.update(dict.fromkeys(self._waiting_pods(key)))
-
-    def is_protected(self, uid: Uid) -> bool:
-        """Return whether no reclaim takes a pod because of its gang."""
-        return uid in self._protected
 
     def mark_protected(self, uid: Uid) -> None:
         """Record that no reclaim will take a pod with claims, because of its gang."""
         if uid in self._claims_by_pod:
-            self._protected.add(uid)
+            self.joins.protected.add(uid)
             self._stale[uid] = None
-
-    @property
-    def protected_pods(self) -> list[Uid]:
-        """Return the pods for which `is_protected`."""
-        return sorted(self._protected)
 
     def unmark_protected(self, uid: Uid) -> None:
         """Record that a reclaim may take a pod again, because its gang changed."""
-        self._protected.discard(uid)
+        self.joins.protected.discard(uid)
         self._stale[uid] = None
 
     def leftover_user(self, key: ClaimKey) -> UserName | None:
@@ -386,23 +262,10 @@ class ClaimCharges:
         first: Uid = min(peers[0] for peers in users.waiting.values())
         return self._claims_by_pod[first].user
 
-    def is_leftover(self, key: ClaimKey) -> bool:
-        """Return whether a claim is charged without a user."""
-        return key in self._leftovers
-
-    def is_fresh_leftover(self, key: ClaimKey) -> bool:
-        """Return whether a claim is charged without a user, and no pod may use it yet."""
-        return self._leftovers.get(key) is False
-
     def set_leftover(self, key: ClaimKey, joinable: bool | None) -> None:
         """Set whether a claim without users is charged. `joinable`: waiting pods may use it."""
-        if self._leftovers.get(key) is joinable:
-            return
-        if joinable is None:
-            del self._leftovers[key]
-        else:
-            self._leftovers[key] = joinable
-        self._stale.update(dict.fromkeys(self._waiting_pods(key)))
+        if self.joins.set_leftover(key, joinable):
+            self._stale.update(dict.fromkeys(self._waiting_pods(key)))
 
     def _may_have_devices(self, key: ClaimKey) -> bool:
         claim = self._claims.get(key)
@@ -496,7 +359,7 @@ class ClaimCharges:
                 self._seen[pod.uid] = None
         group = (pod.namespace, pod.user, pod.gang) if pod.gang else (pod.uid,)
         unbound = use is not None and pod.node is None
-        standing = _Standing(tuple(keys), group, use, unbound, pod.user)
+        standing = PodClaims(tuple(keys), group, use, unbound, pod.user)
         known = self._claims_by_pod.get(pod.uid)
         if known != standing:
             self._claims_by_pod[pod.uid] = standing
@@ -527,9 +390,11 @@ class ClaimCharges:
             asks = asks or bool(amounts)
             users = self._users.get(key)
             first = users.charged_pod if users is not None else None
-            if users is not None and first is not None and amounts:
-                tied = tied or first.pool
-                if not users.unbound and ref.name not in charged:
+            is_charged = first is not None or self.joins.is_leftover(key)
+            if is_charged and amounts:
+                tied = tied or (first.pool if first is not None else None)
+                is_settled = users is None or not users.unbound
+                if is_settled and ref.name not in charged:
                     demand = add_amounts(demand, self._growth(key))
             elif ref.name not in charged:
                 demand = add_amounts(demand, amounts)
@@ -548,7 +413,7 @@ class ClaimCharges:
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod. A pod without claims is ignored."""
-        self._protected.discard(uid)
+        self.joins.protected.discard(uid)
         self._move(uid, self._claims_by_pod.pop(uid, None), None)
 
     def drain_stale_pods(self, now: Millis) -> list[Uid]:
@@ -580,7 +445,7 @@ class ClaimCharges:
         """Return when `drain_stale_pods` has more to return without a new event."""
         return self._pauses.due(self._unsettled)
 
-    def _move(self, uid: Uid, old: _Standing | None, new: _Standing | None) -> None:
+    def _move(self, uid: Uid, old: PodClaims | None, new: PodClaims | None) -> None:
         if old is not None:
             for key in old.keys:
                 self._remove_user(uid, old, key)
@@ -592,25 +457,16 @@ class ClaimCharges:
             users = self._users[key]
             self._touched.setdefault(key, False)
             self._reused[key] = None
-            if key in self._lost and (new is None or new.use is None or key not in new.keys):
-                self._forget_lost(key, uid)
+            is_used = new is not None and new.use is not None and key in new.keys
+            if not is_used and self._lost.forget_pod(key, uid):
+                self._mark_users_stale(key)
             if not users.using and self._deleted_claims.pop(key, []):
                 self._mark_users_stale(key)
             if not users.using and not users.waiting:
                 del self._users[key]
 
-    def _forget_lost(self, key: ClaimKey, uid: Uid) -> None:
-        """Record that a pod no longer uses the devices that a claim lost."""
-        lost = self._lost[key]
-        for each in lost:
-            each.pods.discard(uid)
-        kept = [each for each in lost if each.pods]
-        self._set_lost(key, kept)
-        if len(kept) < len(lost):
-            self._mark_users_stale(key)
-
-    def _add_user(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
-        users = self._users.setdefault(key, _Users())
+    def _add_user(self, uid: Uid, standing: PodClaims, key: ClaimKey) -> None:
+        users = self._users.setdefault(key, ClaimUsers())
         if standing.use is None:
             peers = users.waiting.setdefault(standing.group, SortedSet())
             if peers:
@@ -626,7 +482,7 @@ class ClaimCharges:
                 self._mark_users_stale(key)
         self._mark_charge_moved(users, before)
 
-    def _remove_user(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
+    def _remove_user(self, uid: Uid, standing: PodClaims, key: ClaimKey) -> None:
         users = self._users[key]
         if standing.use is None:
             peers = users.waiting[standing.group]
@@ -646,7 +502,7 @@ class ClaimCharges:
                 self._last_users[key] = standing.user
             self._mark_charge_moved(users, before)
 
-    def _mark_charge_moved(self, users: _Users, before: _First | None) -> None:
+    def _mark_charge_moved(self, users: ClaimUsers, before: ChargedPod | None) -> None:
         """If another pod is charged now, mark both pods and all waiting pods as stale."""
         after = users.charged_pod
         if before == after:
@@ -675,7 +531,7 @@ class ClaimCharges:
         users = self._users.get(key)
         return [uid for peers in users.waiting.values() for uid in peers] if users else []
 
-    def _charge(self, pod: Pod, plain: Mapping[Resource, int], standing: _Standing) -> Pod:
+    def _charge(self, pod: Pod, plain: Mapping[Resource, int], standing: PodClaims) -> Pod:
         demand = self._classes.replace_classes(plain)
         asks = self._managed.has_managed(demand)
         tied: PoolName | None = None
@@ -687,7 +543,7 @@ class ClaimCharges:
                 first = self._users[key].charged_pod
                 if self._is_charged(pod.uid, standing, key):
                     demand = add_amounts(demand, amounts)
-                elif standing.use is None and (first is not None or key in self._leftovers):
+                elif standing.use is None and (first is not None or self.joins.is_leftover(key)):
                     tied = tied or (first.pool if first is not None else None)
                     waits = waits or self._why_not_join(pod, key, first)
                     if self._is_first_to_join(pod.uid, key, standing):
@@ -716,19 +572,11 @@ class ClaimCharges:
             needs_managed=asks,
         )
 
-    def _why_not_join(self, pod: Pod, key: ClaimKey, first: _First | None) -> str:
-        """Return why a waiting pod may not join a claim that is charged already, or ""."""
-        why = ""
+    def _why_not_join(self, pod: Pod, key: ClaimKey, first: ChargedPod | None) -> str:
         use = self._claims_by_pod[first.uid].use if first is not None else None
-        if first is not None and key in self._reclaimed:
-            why = JOINS_EVICTED
-        elif (not pod.preemptible or pod.uid in self._protected) and not (use and use.is_protected):
-            why = JOINS_RECLAIMABLE
-        elif first is None and not self._leftovers[key]:
-            why = JOINS_LEFTOVER
-        return why.format(claim=key[1])
+        return self.joins.why_not_join(pod, key, use)
 
-    def _missing_class(self, plain: Mapping[Resource, int], standing: _Standing) -> str:
+    def _missing_class(self, plain: Mapping[Resource, int], standing: PodClaims) -> str:
         """Return a device class that a pod needs and that does not exist, "" if there is none."""
         names = {r.removeprefix(IMPLICIT) for r in plain if r.startswith(IMPLICIT)}
         for key in standing.keys:
@@ -736,22 +584,21 @@ class ClaimCharges:
             names |= claim.class_names if claim is not None else set()
         return self._classes.first_missing(names)
 
-    def _are_secured(self, standing: _Standing) -> bool:
+    def _are_secured(self, standing: PodClaims) -> bool:
         claims = (self._claims.get(key) for key in standing.keys)
         return all(claim is not None and self.is_secured(claim) for claim in claims)
 
-    def _amounts(self, pod: Pod, key: ClaimKey, standing: _Standing) -> dict[Resource, int]:
+    def _amounts(self, pod: Pod, key: ClaimKey, standing: PodClaims) -> dict[Resource, int]:
         """Return the amounts of a claim. If it was replaced in use, return the largest amounts."""
         claim = self._claims.get(key)
-        lost = self._lost.get(key, ())
         found: dict[Resource, int] = {}
-        if claim is not None and not (lost and claim.allocated_devices is None):
+        if claim is not None and not (key in self._lost and claim.allocated_devices is None):
             found = self._classes.count_amounts(claim)
         users = self._users[key]
         if users.unbound or not users.using:
             found = add_amounts(found, self._growth(key))
-        for each in lost:
-            found = add_amounts(found, each.amounts)
+        for amounts in self._lost.amounts_of(key):
+            found = add_amounts(found, amounts)
         for former in self._deleted_claims.get(key, ()):
             found = max_amounts(found, self._classes.count_amounts(former))
         if standing.use is not None:
@@ -777,12 +624,12 @@ class ClaimCharges:
         most = self._classes.count_max_amounts(claim)
         return {r: v - counts.get(r, 0) for r, v in most.items() if v > counts.get(r, 0)}
 
-    def _is_first_to_join(self, uid: Uid, key: ClaimKey, standing: _Standing) -> bool:
+    def _is_first_to_join(self, uid: Uid, key: ClaimKey, standing: PodClaims) -> bool:
         """Return whether a waiting pod is the first unbound user of a claim, also in its gang."""
         users = self._users[key]
         return not users.unbound and users.waiting[standing.group][0] == uid
 
-    def _is_claim_missing(self, pod: Pod, ref: ClaimRef, standing: _Standing) -> bool:
+    def _is_claim_missing(self, pod: Pod, ref: ClaimRef, standing: PodClaims) -> bool:
         """Return whether an unbound pod cannot be scheduled because this claim is missing."""
         if pod.node is not None:
             return False
@@ -794,12 +641,12 @@ class ClaimCharges:
             return True
         return ref.generated and not claim.is_made_for(pod)
 
-    def _is_charged(self, uid: Uid, standing: _Standing, key: ClaimKey) -> bool:
+    def _is_charged(self, uid: Uid, standing: PodClaims, key: ClaimKey) -> bool:
         users = self._users[key]
         first = users.charged_pod
         if first is not None:
             return first.uid == uid
-        if key in self._leftovers:
+        if self.joins.is_leftover(key):
             return False
         first_waiting: Uid = users.waiting[standing.group][0]
         return uid == first_waiting

@@ -11,7 +11,9 @@ the capacity of their node like unmanaged pods.
 
 from __future__ import annotations
 
-from app.core.lifecycle.claim_charges import LEFTOVER_MS, ClaimCharges, ClaimKey
+from app.core.lifecycle.claim_charges import ClaimCharges
+from app.core.lifecycle.claim_joins import LEFTOVER_MS
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, Uid, UnmanagedPod
 from app.core.placement.device_capacity import DeviceCapacity
@@ -94,6 +96,6 @@ class ClaimHolds:
             self._pools.put_unmanaged(UnmanagedPod(uid, node, amounts))
         elif user is not None:
             self._registry.leftover_claims.charge(key, user, node, amounts)
-            if not self._claims.is_leftover(key):
+            if not self._claims.joins.is_leftover(key):
                 self._joinable_at[key] = Millis(now + LEFTOVER_MS)
                 self._claims.set_leftover(key, False)

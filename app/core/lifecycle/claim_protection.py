@@ -8,7 +8,8 @@ finalizers again during a deletion that began before. It is removed when no such
 from __future__ import annotations
 
 from app.core.effects import ClaimAddress, Effect, ProtectClaim, UnprotectClaim
-from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey
+from app.core.lifecycle.claim_charges import ClaimCharges
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import Millis, Uid
 from app.core.podspec.resource_claims import ResourceClaim
 from app.core.policy import Mode

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import UserNode
-from app.core.lifecycle.claim_charges import ClaimKey
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import Amounts, NodeName, PoolName, Uid, UnmanagedPod, UserName
 from app.core.placement.allocations import Allocation
 from app.core.placement.pools import Pools

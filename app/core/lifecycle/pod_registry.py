@@ -18,7 +18,8 @@ from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import queue_key_of
 from app.core.lifecycle.binding_progress import BindingProgress
 from app.core.lifecycle.budget_registry import BudgetRegistry
-from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey, ClaimUse
+from app.core.lifecycle.claim_charges import ClaimCharges
+from app.core.lifecycle.claim_users import ClaimKey, ClaimUse
 from app.core.lifecycle.gangs import Gangs
 from app.core.lifecycle.leftover_claims import LeftoverClaims
 from app.core.lifecycle.pod_record import (
@@ -223,10 +224,10 @@ class PodRegistry:
             if not pod.claims:
                 continue
             for key in charges.claims_to_join(pod.uid):
-                if not charges.is_reclaimed(key) and self._is_charged_pod_evicted(key):
+                if not charges.joins.is_reclaimed(key) and self._is_charged_pod_evicted(key):
                     charges.set_reclaimed(key, True)
                     found = True
-            if stays and pod.preemptible and not charges.is_protected(pod.uid):
+            if stays and pod.preemptible and pod.uid not in charges.joins.protected:
                 charges.mark_protected(pod.uid)
                 found = True
         if found:
@@ -260,7 +261,10 @@ class PodRegistry:
     def has_fresh_leftover_claim(self, pool: PoolName) -> bool:
         """Return whether a claim of a pool may soon be freed, because its last pod just ended."""
         return any(
-            map(self._claim_charges.is_fresh_leftover, self.leftover_claims.claims_of_pool(pool))
+            map(
+                self._claim_charges.joins.is_fresh_leftover,
+                self.leftover_claims.claims_of_pool(pool),
+            )
         )
 
     def users_of_claims_to_join(self, workload: Workload) -> set[Uid]:
@@ -302,7 +306,7 @@ class PodRegistry:
 
     def update_stale_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""
-        for key in self._claim_charges.reclaimed_claims:
+        for key in self._claim_charges.joins.reclaimed_claims:
             if not self._is_charged_pod_evicted(key):
                 self._claim_charges.set_reclaimed(key, False)
         if self._may_end_protection:
@@ -322,7 +326,7 @@ class PodRegistry:
     def _end_protection(self) -> None:
         """Find held pods whose gang protects them from reclaims no longer."""
         mixed: dict[int, bool] = {}
-        for uid in self._claim_charges.protected_pods:
+        for uid in sorted(self._claim_charges.joins.protected):
             tracked = self.pods[uid]
             gang = tracked.gang
             if tracked.state is not PodState.HELD:
@@ -579,7 +583,7 @@ class PodRegistry:
             served = max(tracked.release_id, release_id_of(pod.release_annotation))
             if intent is not None:
                 served = (intent.epoch, intent.sequence)
-            kept = not pod.preemptible or self._claim_charges.is_protected(pod.uid)
+            kept = not pod.preemptible or pod.uid in self._claim_charges.joins.protected
             use = ClaimUse(served, (intent.pool if intent else pod.pool) or None, kept)
         pod = self._claim_charges.charge_pod(pod, use)
         if use is not None and not pod.needs_managed and pod.node is not None:

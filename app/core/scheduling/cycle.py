@@ -15,7 +15,7 @@ from app.core.fairshare.decision import BlockedHead, Decision, DecisionLevel, Se
 from app.core.fairshare.drift import Drift
 from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.fairshare.user_queue import QueueKey
-from app.core.lifecycle.claim_charges import LEFTOVER_MS
+from app.core.lifecycle.claim_joins import LEFTOVER_MS
 from app.core.lifecycle.node_refusals import NodeRefusals
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from app.core.effects import ReclaimCause
 from app.core.fairshare.tree_node import UserNode
-from app.core.lifecycle.claim_charges import ClaimKey
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.lifecycle.lost_work import device_time_lost_by
 from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry

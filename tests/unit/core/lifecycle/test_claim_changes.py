@@ -9,7 +9,8 @@ import pytest
 from app.core import events as ev
 from app.core.effects import Effect, Release, WakeAt
 from app.core.explain.reasons import Rule
-from app.core.lifecycle.claim_charges import ClaimCharges, ClaimUse
+from app.core.lifecycle.claim_charges import ClaimCharges
+from app.core.lifecycle.claim_users import ClaimUse
 from app.core.lifecycle.update_pauses import FEW_PODS, REST_MS
 from app.core.model import Millis, Pod, Uid
 from app.core.quantities import CPU, PODS

@@ -18,8 +18,8 @@ from app.core.effects import (
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
-from app.core.lifecycle.claim_charges import ClaimKey
 from app.core.lifecycle.claim_protection import SECURE_MS
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import (
     Amounts,
     ClaimRef,

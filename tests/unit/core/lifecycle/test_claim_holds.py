@@ -15,8 +15,9 @@ from app.core.effects import (
 )
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.lifecycle.claim_charges import LEFTOVER_MS, ClaimKey
+from app.core.lifecycle.claim_joins import LEFTOVER_MS
 from app.core.lifecycle.claim_protection import SECURE_MS
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import (
     ClaimRef,
     Millis,
@@ -381,3 +382,11 @@ def test_uids_of_claims_do_not_meet_those_of_pods() -> None:
     yard.put(replace(allocated("c", "n1", "gpu-0"), uid=Uid("a/p")))
     assert yard.see(plain("p", 7)) == ["p"]
     assert (yard.used, yard.free) == (7, 0)
+
+
+def test_a_trial_of_a_pod_with_a_leftover_claim_counts_its_devices_once() -> None:
+    yard = Yard()
+    left_by_its_pod(yard)
+    proposed = yard.engine.charge_proposed(user_of("w", "c"), {}, set())
+    assert proposed.demand == {CPU: 1000, PODS: 1}
+    assert proposed.needs_managed

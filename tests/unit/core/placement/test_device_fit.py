@@ -11,8 +11,8 @@ from app.core.effects import ClaimAddress, ProtectClaim, Release
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
-from app.core.lifecycle.claim_charges import ClaimKey
 from app.core.lifecycle.claim_protection import SECURE_MS
+from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
 from app.core.placement import device_fit
 from app.core.podspec.constraints import Toleration

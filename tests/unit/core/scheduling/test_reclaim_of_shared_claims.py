@@ -8,7 +8,7 @@ import pytest
 
 from app.core import events as ev
 from app.core.effects import GiveReclaimNotice
-from app.core.lifecycle.claim_charges import LEFTOVER_MS
+from app.core.lifecycle.claim_joins import LEFTOVER_MS
 from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import ClaimRef, Millis, Pod, ReclaimTerms, Uid, UserName
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
