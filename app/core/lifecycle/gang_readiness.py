@@ -25,6 +25,8 @@ class GangReadiness:
         self._incomplete_since: SortedList[tuple[Millis, GangKey]] = SortedList()
         self._incomplete: dict[GangKey, Gang] = {}
         """The gangs in `_incomplete_since`: incomplete and not reported."""
+        self._reported: dict[GangKey, tuple[Gang, bool]] = {}
+        """Gangs that `drain_overdue` returned, and whether they had released pods then."""
         self._lost: dict[GangKey, Gang] = {}
         self.evicting: dict[GangKey, Gang] = {}
 
@@ -98,13 +100,20 @@ class GangReadiness:
             self._end_incomplete(gang)
         elif gang.incomplete_since is None:
             since = now if using else min(m.pod.created_at for m in gang.pods.values())
-            gang.incomplete_since = min(now, since)
-            self._incomplete_since.add((gang.incomplete_since, gang.key))
-            self._incomplete[gang.key] = gang
+            self.restart_timeout(gang, min(now, since))
+        elif using and not self._reported.get(gang.key, (gang, True))[1]:
+            self.restart_timeout(gang, now)  # another actor released a pod of it
 
     def start_term(self, now: Millis) -> None:
         """Start a leader term: the time-outs of partially released gangs restart."""
         self._restart_incomplete_since(now, lambda gang: now)
+        self.restart_reported(now)
+
+    def restart_reported(self, now: Millis) -> None:
+        """Start the time-outs of overdue gangs with released pods again."""
+        for gang, _ in list(self._reported.values()):
+            if gang.released:
+                self.restart_timeout(gang, now)
 
     def exclude_stall(self, since: Millis, now: Millis) -> None:
         """Exclude the time since `since` from the time-outs, because no gang was judged."""
@@ -113,7 +122,8 @@ class GangReadiness:
         )
 
     def restart_timeout(self, gang: Gang, now: Millis) -> None:
-        """Start the time-out of an overdue gang again."""
+        """Start the time-out of a gang that is not being timed."""
+        self._reported.pop(gang.key, None)
         gang.incomplete_since = now
         self._incomplete_since.add((now, gang.key))
         self._incomplete[gang.key] = gang
@@ -143,8 +153,18 @@ class GangReadiness:
         """Return, once, the gangs that have been incomplete since this time or longer."""
         found = []
         while self._incomplete_since and self._incomplete_since[0][0] <= until:
-            found.append(self._incomplete.pop(self._incomplete_since.pop(0)[1]))
+            gang = self._incomplete.pop(self._incomplete_since.pop(0)[1])
+            self._reported[gang.key] = gang, bool(gang.released)
+            found.append(gang)
         return found
+
+    def cancel_evictions(self) -> list[Gang]:
+        """End all evictions. Return the gangs, which must settle again."""
+        gangs = list(self.evicting.values())
+        for gang in gangs:
+            gang.eviction_reason = ""
+        self.evicting.clear()
+        return gangs
 
     def drain_lost(self) -> list[Gang]:
         """Return, once, the gangs that lost a pod before all pods ran."""
@@ -157,6 +177,7 @@ class GangReadiness:
         """End the incomplete state of a gang that is complete or gone."""
         if self._incomplete.pop(gang.key, None) is not None:
             self._incomplete_since.remove((gang.incomplete_since, gang.key))
+        self._reported.pop(gang.key, None)
         gang.incomplete_since = None
 
 

@@ -39,6 +39,7 @@ class GangTimeouts:
         """Gangs to evict as soon as it is allowed: the reason, and whether the gang lost a pod."""
         self._evicting = RetrySchedule()
         self._restart_backoff = Backoff[GangKey]()
+        self._enforces = True
 
     def start_term(self) -> None:
         """Start a leader term."""
@@ -75,10 +76,11 @@ class GangTimeouts:
             late = self._drain_overdue(Millis(now - policy.gang_timeout))
         effects: list[Effect] = [tell for gang in late for tell in self._report(gang)]
         if policy.mode is not Mode.ENFORCE:
-            self._planned_evictions.clear()
-            self._restart_backoff.clear()
-            self._registry.gangs.set_deferred({})
+            self._stop_evictions()
             return effects
+        if not self._enforces:
+            self._enforces = True
+            self._readiness.restart_reported(now)
         for gang in lost:
             self._planned_evictions[gang.key] = gang, _explain_lost(gang), True
         for gang in late:
@@ -95,6 +97,16 @@ class GangTimeouts:
         self._end_backoffs(now)
         self._registry.gangs.set_deferred(self._restart_backoff.active_delays(now))
         return effects + self._evict_due(now)
+
+    def _stop_evictions(self) -> None:
+        """Evict no gang while the mode is Observe: waiting pods of gangs may be released."""
+        self._enforces = False
+        self._planned_evictions.clear()
+        self._evicting.clear()
+        self._restart_backoff.clear()
+        for gang in self._readiness.cancel_evictions():
+            self._registry.gangs.dequeue_until_settle(gang)
+        self._registry.gangs.set_deferred({})
 
     def _drain_overdue(self, until: Millis) -> list[Gang]:
         """Return, once, the gangs that are incomplete since `until` or longer.

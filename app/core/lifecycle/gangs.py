@@ -9,10 +9,13 @@ each further member is a workload of its own. The numbers are read live.
 
 The release of a gang may stop halfway, because the leader died or its answer was lost. The gang is
 then partially released: the rest waits for no replacement and is released first.
+
+The module has more than 500 lines because all its methods change the queues of the same gangs.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from app.core.fairshare.live_usage import LiveUsage
@@ -138,13 +141,18 @@ class Gangs:
         self._resize(gang, found.size, found.min_count or newest.gang_min_count)
 
     def _resize(self, gang: Gang, size: int, least: int) -> None:
-        """Change the numbers of a gang. Members beyond the size leave it, or others join it."""
+        """Change the numbers of a gang. Members beyond the size leave it, or others join it.
+
+        No pod is beyond an unknown size.
+        """
         least = min(least, size) or size
         if (gang.size, gang.min_count) == (size, least):
             return
-        grows = size > gang.size
+        is_unknown = size == SIZE_FROM_GROUP
+        grows = size > gang.size or is_unknown
         gang.size, gang.min_count = size, least
-        self._move_excess_to_surplus(gang)
+        if not is_unknown:
+            self._move_excess_to_surplus(gang)
         if grows:
             self._readmit_surplus_pods(gang)
         self.dequeue_until_settle(gang)
@@ -176,10 +184,11 @@ class Gangs:
         if not self._surplus[key]:
             del self._surplus[key]
 
-    def _readmit_surplus_pods(self, gang: Gang) -> None:
-        """Let the pods beyond the size of a gang be accounted again."""
-        for uid, tracked in self._surplus.pop(gang.key, {}).items():
-            del self._surplus_gang_of[uid]
+    def _readmit_surplus_pods(self, gang: Gang, most: int | None = None) -> None:
+        """Let the pods beyond the size of a gang, or the first `most`, be accounted again."""
+        surplus = self._surplus.get(gang.key, {})
+        for uid, tracked in list(itertools.islice(surplus.items(), most)):
+            self._drop_surplus_pod(gang.key, uid)
             self._moved.append(tracked)
 
     def observe_pod(self, tracked: PodRecord) -> None:
@@ -225,8 +234,17 @@ class Gangs:
         self.unmark_ready(tracked)
         self.readiness.record_pod_gone(tracked)
         self._drop(gang, tracked)
+        if gang.present < gang.size:
+            self._readmit_surplus_pods(gang, gang.size - gang.present)
         if gang.pods:
             self._dequeue_unless_single(gang)
+
+    def leave_former_gang(self, tracked: PodRecord, pod: Pod) -> None:
+        """Remove a held pod from its gang if its new state `pod` names another gang, or none."""
+        former = tracked.pod
+        is_held = tracked.state is PodState.HELD
+        if is_held and former.gang and reference_of(former) != reference_of(pod):
+            self.remove_member(tracked)
 
     def set_deferred(self, deferred: Mapping[GangKey, Millis]) -> None:
         """Let exactly these gangs wait until the given times, even if they are complete."""
@@ -310,8 +328,10 @@ class Gangs:
             self._settle_gang(gang)
         stepped, self._new_extra_pods = list(self._new_extra_pods.values()), {}
         for tracked in stepped:
-            if tracked.gang is not None and tracked.gang.releases_singly:
-                self._enqueue_extra_pod(tracked.gang, tracked)
+            its = tracked.gang
+            # A gang that was settled now has enqueued all its pods.
+            if its is not None and its.releases_singly and tracked.pod.uid not in its.extra_pods:
+                self._enqueue_extra_pod(its, tracked)
         return [m for gang in loose for m in gang.members if m.state is PodState.HELD] + stepped
 
     def _settle_gang(self, gang: Gang) -> None:

@@ -150,8 +150,22 @@ class PodRecord:
             else node_constraints_of(self.pod)
         )
 
+    def declared_end(self, pod: Pod) -> Millis | None:
+        """Return when this state of the pod ends at the latest, None if it declares no run time.
+
+        Its node counts from the start of the pod, which may be minutes after the release.
+        """
+        if pod.max_runtime is None or self.released_at is None:
+            return None
+        return Millis(max(self.released_at, pod.started_at or 0) + pod.max_runtime)
+
     def update_constraints(self, pod: Pod) -> None:
-        """Apply changed node constraints of an observation. They replace `pending_constraints`."""
+        """Apply the declared end and changed node constraints of an observation.
+
+        The constraints replace `pending_constraints`.
+        """
+        if self.allocation is not None:
+            self.allocation.declared_end = self.declared_end(pod)
         terms = node_constraints_of(pod)
         if (terms, pod.node_names) != (node_constraints_of(self.pod), self.pod.node_names):
             self.pending_constraints = None

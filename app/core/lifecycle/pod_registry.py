@@ -168,6 +168,7 @@ class PodRegistry:
         tracked.update_constraints(pod)
         if not stays:
             self._unaccount(tracked)
+            self.gangs.leave_former_gang(tracked, pod)
         elif tracked.state is not PodState.USING and tracked.leaf is not None:
             self._count_pending(tracked, tracked.leaf, -1)
             self.changed_pods[pod.uid] = tracked
@@ -544,9 +545,7 @@ class PodRegistry:
     def _start_usage(
         self, tracked: PodRecord, leaf: UserNode, pool: PoolName, expected: NodeName | None
     ) -> None:
-        pod, ends = tracked.pod, None
-        if pod.max_runtime is not None and tracked.released_at is not None:
-            ends = Millis(tracked.released_at + pod.max_runtime)
+        pod = tracked.pod
         tracked.counted_since = (
             self.usage.now if tracked.counted_since is None else tracked.counted_since
         )
@@ -556,7 +555,7 @@ class PodRegistry:
             pod.demand,
             node=pod.node or expected,
             bound=pod.node is not None,
-            declared_end=ends,
+            declared_end=tracked.declared_end(pod),
             node_names=pod.node_names,
             node_constraints=tracked.node_constraints,
             distance_rules=distance_rules_of(pod, marked=True),

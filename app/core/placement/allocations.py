@@ -44,6 +44,9 @@ class ReservedCapacity:
     amounts_by_node: Mapping[NodeName, Amounts]
 
 
+ENDING_MS = 60_000
+"""Time that a node usually needs to end a pod at its deadline: grace period and reports."""
+
 NO_RESERVATION = ReservedCapacity({})
 
 
@@ -68,8 +71,8 @@ class Allocation:
     node_allocation: NodeAllocation | None = None
 
     def is_past_declared_end(self, now: Millis) -> bool:
-        """Return whether the pod runs longer than declared."""
-        return self.declared_end is not None and self.declared_end < now
+        """Return whether the pod runs longer than declared, and than it takes to end it then."""
+        return self.declared_end is not None and self.declared_end + ENDING_MS < now
 
 
 _Plans = dict[tuple[PoolName, ReservedCapacity], tuple[int, Assignment | None]]

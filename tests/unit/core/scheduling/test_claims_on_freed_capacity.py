@@ -155,6 +155,20 @@ def test_declared_run_time_is_ignored_for_an_hour_after_it_was_exceeded() -> Non
     assert started(cluster, "large") == 240
 
 
+def test_a_pod_that_ends_shortly_after_its_declared_run_time_is_still_trusted() -> None:
+    """A node ends a pod at its deadline, and the end is seen later."""
+    cluster = world(1, 8, [tenant("gang"), tenant("true"), tenant("honest")])
+    brief = Millis(10 * MINUTE - 30_000)
+    cluster.add_workload(work("other", "true", 0, 3))
+    cluster.add_workload(work("ended", "true", 0, 1, 10, max_runtime=brief))
+    cluster.add_workload(work("long", "honest", 0, 4, 240, max_runtime=Millis(4 * HOUR)))
+    cluster.add_workload(work("large", "gang", MINUTE, 5, 60))
+    cluster.add_workload(work("again", "true", HOUR, 1, 10, max_runtime=brief))
+    cluster.advance_to(Millis(2 * HOUR))
+
+    assert started(cluster, "again") == 60
+
+
 def test_history_puts_a_past_borrower_behind_a_new_tenant() -> None:
     past = {"history": Fraction(1), "half_life": Millis(HOUR)}
     cluster = world(1, 2, [tenant("before"), tenant("new")], **past)
