@@ -200,10 +200,14 @@ class SchedulingCycle:
         self._reclaimer.candidates.forget_pod(uid)
 
     def _release_unmanaged(self, epoch: int) -> list[Effect]:
-        """Release the held pods without managed requests. They wait for no other pod."""
+        """Release the held pods without managed requests. They wait for no other pod.
+
+        They get half of the free slots at most, so that thousands of them delay no others.
+        """
         idle = [self._registry.held_unmanaged[uid] for uid in sorted(self._registry.held_unmanaged)]
         effects: list[Effect] = []
-        for tracked in idle[: max(0, self._max_in_flight - len(self.in_flight))]:
+        free_slots = max(0, self._max_in_flight - len(self.in_flight))
+        for tracked in idle[: (free_slots + 1) // 2]:
             effects.append(self._release_one(tracked, NO_POOL, None, epoch, None))
             self.reservations.drop(tracked, tracked.pod.uid)
         return effects

@@ -11,7 +11,7 @@ from __future__ import annotations
 from app.core.fairshare.closed_pools import UserAccount
 from app.core.fairshare.decision import Selection
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Millis, PoolName
+from app.core.model import Millis, PoolName, Uid
 
 GROWTH = 2
 """The window is this multiple of the pods bound within the last ten seconds."""
@@ -27,8 +27,10 @@ class ReleaseWindow:
 
     def __init__(self, registry: PodRegistry) -> None:
         self._registry = registry
-        self._reopen_at_silent: dict[PoolName, int] = {}
-        """Pools with a full window, and the number of silent pods at which each one opens again."""
+        self._reopen_at_silent: dict[PoolName, tuple[int, Uid]] = {}
+        """Pools with a full window: the number of silent pods at which each one opens again, and
+        the workload that waits for that.
+        """
         self._last_reclaim_at: dict[PoolName, Millis] = {}
 
     def update_closed_pools(self) -> None:
@@ -40,8 +42,9 @@ class ReleaseWindow:
             for pool in binding.pools_with_silent_pods()
             if binding.stalled_since(pool) is not None
         }
-        for pool, most in list(self._reopen_at_silent.items()):
-            if binding.count_silent(pool) <= most:
+        for pool, (most, uid) in list(self._reopen_at_silent.items()):
+            has_ended = self._registry.find_workload(uid) is None
+            if has_ended or binding.count_silent(pool) <= most:
                 del self._reopen_at_silent[pool]
         closures.pools.update(self._reopen_at_silent)
         known, closures.excluded_users = closures.excluded_users, self._find_excluded_users()
@@ -96,7 +99,8 @@ class ReleaseWindow:
             self._registry.usage.tree.mark_user_order_stale(*leaf.account)
             return False
         # The pool opens again late, because every change examines all waiting workloads.
-        self._reopen_at_silent[pool] = max(0, min(window * 3 // 4, window - pods))
+        reopen_at = max(0, min(window * 3 // 4, window - pods))
+        self._reopen_at_silent[pool] = reopen_at, choice.queue_key.uid
         closures.pools.add(pool)
         closures.excluded_users = self._find_excluded_users()
         self._registry.usage.tree.mark_order_stale()

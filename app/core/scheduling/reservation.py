@@ -346,6 +346,11 @@ class Reservations:
                 self.gangs[pool] = Reservation(
                     owner, leaf, shape, pool, rooms, seen, is_exclusive=True, completes_gang=True
                 )
+            self.gangs = {
+                p: each
+                for p, each in self.gangs.items()
+                if p == pool or each.owner.uid != owner.uid
+            }
             return
 
     def promote_overdue(

@@ -91,6 +91,19 @@ def test_smaller_work_does_not_overtake_a_gang_that_waits_for_the_window() -> No
     assert yard.released("gang") == 300
 
 
+def test_a_pool_that_closed_for_a_large_gang_opens_when_the_gang_has_started() -> None:
+    """One pod waits in the scheduler for long, for instance for its volume."""
+    yard = BindingCluster()
+    yard.create(1, prefix="slow", namespace="slow")
+    yard.create(300, prefix="gang", gang="g", gang_size=300, namespace="big")
+    assert yard.released("gang") == 0
+    yard.wait(STALL_MS + 1000)
+    assert yard.released("gang") == 300
+    yard.bind(yard.unbound("gang"))
+    yard.create(50, prefix="late", namespace="third")
+    assert yard.released("late") == 50
+
+
 def test_a_stall_of_one_pool_does_not_stop_another() -> None:
     yard = BindingCluster("a", "b")
     yard.create(300, prefix="a", pools=("a",))
