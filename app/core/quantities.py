@@ -29,7 +29,7 @@ _DECIMAL: dict[str, Fraction] = {
 }
 _GRAMMAR = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<whole>\d+)(?:\.(?P<part>\d*))?|\.(?P<rest>\d+))"
-    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?\d{1,9}))",
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?\d+))",
     re.ASCII,
 )
 _MOST_DIGITS = 400
@@ -60,12 +60,28 @@ def parse_quantity(text: str | int | float) -> Fraction:
     if match["sign"] == "-":
         number = -number
     if match["exponent"] is not None:
-        exponent = min(_MOST_DIGITS, max(-_MOST_DIGITS, int(match["exponent"])))
-        return number * Fraction(f"1e{exponent}")
+        return number * Fraction(f"1e{_exponent(match['exponent'])}")
     suffix = str(match["suffix"])
     if suffix in _BINARY:
         return number * _BINARY[suffix]
     return number * _DECIMAL[suffix]
+
+
+def _exponent(text: str) -> int:
+    """Return an exponent within the digits that count. Raises InvalidQuantity.
+
+    As the API server does, it is read as 64 bits, and then the lower 32 bits count.
+    """
+    sign, digits = (text[0], text[1:]) if text[0] in "+-" else ("+", text)
+    digits = digits.lstrip("0")[:20] or "0"
+    read = int(sign + digits)
+    if not -(2**63) <= read < 2**63:
+        raise InvalidQuantity(
+            f"The exponent of a quantity is {text[:40]}, which is too large; write a number such "
+            "as 2, 500m, 1.5 or 4Gi."
+        )
+    counted = (read + 2**31) % 2**32 - 2**31
+    return min(_MOST_DIGITS, max(-_MOST_DIGITS, counted))
 
 
 def _number(whole: str, part: str) -> Fraction:

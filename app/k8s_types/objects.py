@@ -197,15 +197,26 @@ class PodObject(KubeStruct, frozen=True):
     def demand(self) -> dict[Resource, int]:
         """Return the resources to charge, in base units. Raises InvalidQuantity.
 
-        During an in-place resize this is the maximum of spec and status.
+        During an in-place resize this is the maximum of spec and status, but what the node has
+        granted if it refused the resize.
         """
+        return self._charged(infeasible=self._is_infeasible())
+
+    def demand_of_new_spec(self) -> dict[Resource, int]:
+        """Return the resources to charge for a spec that no node has judged yet, in base units.
+
+        The conditions are about an earlier spec. Raises InvalidQuantity.
+        """
+        return self._charged(infeasible=False)
+
+    def _charged(self, *, infeasible: bool) -> dict[Resource, int]:
         status = self.status
         written = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
         granted = {each.name: found for each in written if (found := _granted(each))}
         level = _granted(status)
         if not (granted or level):
             return self.spec.demand()
-        return self.spec.charged(ResizeStatus(granted, level, self._is_infeasible()))
+        return self.spec.charged(ResizeStatus(granted, level, infeasible))
 
     def _is_infeasible(self) -> bool:
         """Return whether the node refused the resize to the present spec."""

@@ -34,6 +34,7 @@ PATHS = {
 
 ALWAYS_ENFORCED = frozenset(
     {
+        "fairgate-authors",
         "fairgate-templates",
         "fairgate-tenants",
         "templates.fairgate.io",

@@ -71,7 +71,10 @@ def _owners(process: RoleProcess, managed: ManagedResources) -> OwnerResolver:
         settings.rules.controllers,
         Reviews(client, time.monotonic),
         KubeSubmitters(
-            client, kinds, time.monotonic, lambda spec: spec_requests_managed(spec, managed)
+            client,
+            kinds,
+            time.monotonic,
+            lambda spec: spec_requests_managed(spec, managed, if_invalid=False),
         ),
     )
 

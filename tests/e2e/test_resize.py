@@ -51,6 +51,12 @@ def test_a_resize_is_charged_and_cannot_take_counted_cpu_past_the_queue(stage: S
     until("cpu counts", lambda: "cpu has a weight" in resize(stage, team, "runs", "3"))
     assert resize(stage, team, "runs", "1") == ""
 
+    # A refusal without a generation, as of kubelets before 1.34, may be about an earlier spec.
+    refused = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    refusal = {"status": {"conditions": [refused]}}
+    assert change(stage, team, "runs/status", refusal) == ""
+    assert "cpu has a weight" in resize(stage, team, "runs", "64")
+
     # The node still grants 4, which is the limit.
     grant(stage, team, "runs", "4")
     stage.apply(team, pod("waits"))

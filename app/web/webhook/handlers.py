@@ -255,8 +255,13 @@ class TemplateStampHandler:
         return hold.PatchDecision(patch, ((OVERRULED,) if overruled else ()) + warnings)
 
     def _requests_managed(self, template: dict[str, Any]) -> bool:
-        """Return whether a template requests a managed resource; False if it is invalid."""
-        return pod_facts.spec_requests_managed(template.get("spec"), self._context.managed)
+        """Return whether a template may request a managed resource.
+
+        A surplus stamp does no harm. A missing one lets a user charge the pods to the operator.
+        """
+        spec = template.get("spec")
+        managed = self._context.managed
+        return spec is not None and pod_facts.spec_requests_managed(spec, managed, if_invalid=True)
 
 
 class ChangedByHandler:
@@ -368,7 +373,7 @@ class ValidateHandler:
         if known is None:
             return STALE
         after = objects.convert(request.object, objects.PodObject)
-        resize = Resize(before.demand(), before.spec.demand(), after.demand())
+        resize = Resize(before.demand(), before.spec.demand(), after.demand_of_new_spec())
         return refuse_resize(resize, known.pools, self._context.managed)
 
     def _check_eviction(self, request: Request[Any], caller: UserName) -> str | None:

@@ -165,12 +165,15 @@ def requests_managed(spec: objects.PodSpec, managed: ManagedResources) -> bool:
     return bool(spec.resource_claims) or managed.has_managed(spec.demand())
 
 
-def spec_requests_managed(spec: Any, managed: ManagedResources) -> bool:
-    """Return whether the JSON of a pod spec asks for managed resources; False if it is invalid."""
+def spec_requests_managed(spec: Any, managed: ManagedResources, *, if_invalid: bool) -> bool:
+    """Return whether the JSON of a pod spec asks for managed resources.
+
+    Return `if_invalid` if it is no pod spec: a custom resource may contain anything.
+    """
     try:
         return requests_managed(objects.convert(spec, objects.PodSpec), managed)
     except (msgspec.ValidationError, InvalidQuantity):
-        return False
+        return if_invalid
 
 
 def names_managed(spec: objects.PodSpec, managed: ManagedResources) -> bool:

@@ -113,7 +113,7 @@ webhooks:
       - name: may-break-a-rule
         expression: |-
           {{- include "fairgate.mayBreakStatus" . | nindent 10 }}
-  # Pods without a gate or a release are not charged, so their resizes do not match.
+  # A pod without a gate or a release is not charged. But it may not get its first managed resource.
   - name: resize.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:
@@ -121,7 +121,8 @@ webhooks:
     matchConditions:
       - name: resizes-a-charged-pod
         expression: |-
-          {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 10 }}
+          {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 10 }} ||
+          {{- include "fairgate.asks" (dict "root" . "spec" "object.spec") | nindent 10 }}
   - name: bind.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:

@@ -527,6 +527,8 @@ def test_two_redis_servers_are_refused(chart: Chart, other: str) -> None:
         ("tls.extraNames={gpu example}", "extraNames"),
         ("extraExemptNamespaces={kube_system}", "extraExemptNamespaces"),
         ("extraExemptNamespaces={fairgate-canary}", "fairgate-canary"),
+        (f"extraExemptNamespaces={{{64 * 'a'}}}", "extraExemptNamespaces"),
+        (f"tenantAdmins[0].tenant={232 * 'a'}", "tenant"),
         ("extraManagedResources={*}", "extraManagedResources"),
         ("extraPodTemplates[0].group=x", "extraPodTemplates"),
         ("metrics.podMonitor.interval=soon", "interval"),

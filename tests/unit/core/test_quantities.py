@@ -46,6 +46,9 @@ GPU = Resource("nvidia.com/gpu")
         ("3u", Fraction(3, 10**6)),
         (" 1Gi\n", 2**30),
         ("1e100", 10**100),
+        ("1e0000000000", 1),
+        ("1e+00000000003", 1000),
+        ("1e4294967297", 10),  # the API server keeps the lower 32 bits
         (1e22, 10**22),
         ("9" * 60, 10**60 - 1),
         ("0" * 5000 + "2", 2),
@@ -59,6 +62,7 @@ def test_a_quantity_has_its_exact_value(text: str | int | float, value: Fraction
     "text",
     [
         *["", " ", "1 Gi", "one", "1K", "1kk", "1e", "1e3Ki", "0x1", "1_0", "--1", "1e1.5"],
+        *["1e9223372036854775808", "1e-" + 5000 * "9"],
         *["٣", "NaN", "inf", float("nan"), float("inf"), "+", "1.2.3", ".", "1e", "e3"],
     ],
 )

@@ -432,20 +432,24 @@ def test_pod_needs_the_memory_that_its_annotation_states(
 
 def resizing(generation: int, *, infeasible_at: int = 0) -> dict[model.Resource, int]:
     """Return the charge of a pod that grows from 2 to 8 cpus, if the node granted 4."""
+    document = resizing_pod(generation, infeasible_at, is_refused=infeasible_at > 0)
+    return dict(managed(msgspec.convert(document, objects.PodObject)).demand)
+
+
+def resizing_pod(generation: int, infeasible_at: int, is_refused: bool) -> dict[str, object]:
     condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
-    conditions = [{**condition, "observedGeneration": infeasible_at}] if infeasible_at else []
+    conditions = [{**condition, "observedGeneration": infeasible_at}] if is_refused else []
     status = {
         "name": "main",
         "allocatedResources": {"cpu": "4"},
         "resources": {"requests": {"cpu": "2", "nvidia.com/gpu": "1"}},
     }
     resources = {"requests": {"cpu": "8"}, "limits": {"nvidia.com/gpu": "1"}}
-    document = {
+    return {
         "metadata": {"name": "p", "namespace": "team-a", "uid": "u", "generation": generation},
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": resources}]},
         "status": {"phase": "Running", "containerStatuses": [status], "conditions": conditions},
     }
-    return dict(managed(msgspec.convert(document, objects.PodObject)).demand)
 
 
 def test_a_resize_is_charged_unless_the_node_refused_this_very_spec() -> None:
@@ -453,6 +457,13 @@ def test_a_resize_is_charged_unless_the_node_refused_this_very_spec() -> None:
     assert resizing(3, infeasible_at=3)[model.Resource("cpu")] == 4000
     assert resizing(4, infeasible_at=3)[model.Resource("cpu")] == 8000
     assert resizing(3)[model.Resource("nvidia.com/gpu")] == 1
+
+
+def test_a_refused_resize_says_nothing_about_a_new_spec() -> None:
+    """Kubelets before Kubernetes 1.34 do not say which spec they refused."""
+    found = msgspec.convert(resizing_pod(3, infeasible_at=0, is_refused=True), objects.PodObject)
+    assert found.demand()[model.Resource("cpu")] == 4000
+    assert found.demand_of_new_spec()[model.Resource("cpu")] == 8000
 
 
 def test_the_terms_of_a_reclaim_are_read() -> None:

@@ -126,9 +126,10 @@ def test_only_objects_that_mode_observe_weakens_can_be_denying() -> None:
     for item in (hooks(), binding()):
         assert is_denying(desired_object(item, CA, denies=True))
         assert not is_denying(desired_object(item, CA, denies=False))
-    always = document(BINDING, "fairgate-tenants", spec=binding()["spec"])
-    assert not is_denying(always)
-    assert desired_object(always, CA, denies=False) == always
+    for name in ("fairgate-authors", "fairgate-templates", "fairgate-tenants"):
+        always = document(BINDING, name, spec=binding()["spec"])
+        assert not is_denying(always)
+        assert desired_object(always, CA, denies=False) == always
 
 
 @pytest.mark.parametrize("written", ["Observe", "Enforce", " Observe\n"])

@@ -90,6 +90,22 @@ async def test_a_template_with_null_fields_is_stamped(app: ASGIApp) -> None:
     assert written == {"fairgate.io/submitter": "alice"}
 
 
+@pytest.mark.parametrize("amount", ["1e0000000000", "1e4294967296", "1e99999999999999999999", {}])
+async def test_a_custom_resource_with_an_odd_amount_is_stamped(app: ASGIApp, amount: Any) -> None:
+    """Kubernetes may read an amount that Fairgate does not know, once a pod is made of it."""
+    container = {"name": "a", "resources": {"limits": {"nvidia.com/gpu": amount}}}
+    workers = {"template": {"spec": {"containers": [container]}}}
+    job = {"metadata": {"name": "j"}, "spec": {"pytorchReplicaSpecs": {"Worker": workers}}}
+    resource = {"group": "kubeflow.org", "version": "v1", "resource": "pytorchjobs"}
+    request = review(job, resource=resource)
+
+    reply = await call(app, "POST", "/stamp", msgspec.json.encode(request), JSON)
+
+    patch = msgspec.json.decode(base64.b64decode(reply.json["response"]["patch"]))
+    template = apply(job, patch)["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert template["metadata"]["annotations"] == {"fairgate.io/submitter": "alice"}
+
+
 @pytest.mark.parametrize(("caller", "submitter"), [("alice", False), (REPLICATION, True)])
 async def test_observe_admits_pods_ungated_but_removes_forged_annotations(
     caller: str, submitter: bool
