@@ -2,8 +2,9 @@
 
 It stamps pods that predate Fairgate, evicts pods, gives and withdraws the notice of a reclaim, and
 adds or removes the finalizer of claims.
-A few run at a time, and only while the Lease is valid. A failed order is not retried here: the
-engine orders it again until it observes the result.
+A few run at a time, and only while the Lease is valid. Namespaces take turns, and after a failure
+only the namespace of the order waits. A failed order is not retried here: the engine orders it
+again until it observes the result.
 """
 
 from __future__ import annotations
@@ -57,6 +58,35 @@ _VERBS: Mapping[type[Correction], str] = {
 }
 
 
+class _Turns:
+    """Waiting orders by namespace. A paused namespace gets no turn."""
+
+    def __init__(self) -> None:
+        self.paused: set[str] = set()
+        self._waiting: dict[str, deque[Uid]] = {}
+
+    def __contains__(self, namespace: str) -> bool:
+        return namespace in self._waiting
+
+    def add(self, namespace: str, uid: Uid) -> None:
+        self._waiting.setdefault(namespace, deque()).append(uid)
+
+    def take_next(self) -> Uid | None:
+        """Return the next order, None if no namespace has a turn."""
+        namespace = next((each for each in self._waiting if each not in self.paused), None)
+        if namespace is None:
+            return None
+        orders = self._waiting.pop(namespace)
+        uid = orders.popleft()
+        if orders:
+            self._waiting[namespace] = orders
+        return uid
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self.paused.clear()
+
+
 class AdoptEvictExecutor:
     """The orders that wait or are in progress."""
 
@@ -88,8 +118,10 @@ class AdoptEvictExecutor:
         self._is_still_needed = is_still_needed
         self._orders: dict[Uid, Correction] = {}
         """Orders that wait or are in progress, at most one for each pod or claim."""
-        self._waiting: deque[Uid] = deque()
-        self._workers = TaskSet(_log_failure)
+        self._turns = _Turns()
+        self._backoffs: dict[str, ServerBackoff] = {}
+        """Backoffs of namespaces whose last order failed."""
+        self._workers, self._pauses = TaskSet(_log_failure), TaskSet(_log_failure)
 
     def start_order(self, order: Correction) -> None:
         """Queue an order. Ignore it if another order for the same object is unfinished."""
@@ -97,9 +129,8 @@ class AdoptEvictExecutor:
         if uid in self._orders:
             return
         self._orders[uid] = order
-        self._waiting.append(uid)
-        if len(self._workers) < CONCURRENCY:
-            self._workers.start(self._run_worker())
+        self._turns.add(order.ref.namespace, uid)
+        self._start_worker()
 
     def report_bypass(self, found: Bypassed | ClaimDeleted) -> None:
         """Log, and count, a pod that bypassed its queue; log a claim that is deleted too early."""
@@ -139,21 +170,42 @@ class AdoptEvictExecutor:
 
     async def stop(self) -> None:
         """Cancel all orders. The next leader observes their results."""
-        self._waiting.clear()
+        self._turns.clear()
+        await self._pauses.stop()
         await self._workers.stop()
         self._orders.clear()
+        self._backoffs.clear()
+
+    def _start_worker(self) -> None:
+        if len(self._workers) < CONCURRENCY:
+            self._workers.start(self._run_worker())
 
     async def _run_worker(self) -> None:
         """Execute waiting orders, one after the other."""
-        backoff = ServerBackoff()
-        while self._waiting:
-            order = self._orders[self._waiting.popleft()]
+        while (uid := self._turns.take_next()) is not None:
+            order = self._orders[uid]
             try:
-                await self._execute(order, backoff)
+                await self._execute(order)
             finally:
-                self._orders.pop(order.ref.uid, None)
+                self._orders.pop(uid, None)
 
-    async def _execute(self, order: Correction, backoff: ServerBackoff) -> None:
+    def _pause(self, namespace: str, error: ClusterError) -> None:
+        """Delay further orders of a namespace, so that others do not wait for its failures."""
+        if namespace in self._turns.paused:
+            return
+        self._turns.paused.add(namespace)
+        backoff = self._backoffs.setdefault(namespace, ServerBackoff())
+        self._pauses.start(self._end_pause(namespace, backoff.next_delay(error)))
+
+    async def _end_pause(self, namespace: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._turns.paused.discard(namespace)
+        if namespace in self._turns:
+            self._start_worker()
+        else:
+            self._backoffs.pop(namespace, None)
+
+    async def _execute(self, order: Correction) -> None:
         if self._leadership.seconds_left() <= 0:
             return
         try:
@@ -161,12 +213,12 @@ class AdoptEvictExecutor:
         except ClusterError as error:
             facts = {**_facts(order, error), "tried": _VERBS[type(order)]}
             log.warning("a pod or claim could not be put right; tried again later", extra=facts)
-            if isinstance(order, EvictPod) and isinstance(error, ClusterRefused):
+            if isinstance(order, EvictPod):  # if it was evicted after all, the watch shows it
                 await self._event_queue.put(EvictionRefused(self._clock(), order.ref.uid))
             if not isinstance(error, ClusterRefused) or error.status in (409, 429):
-                await asyncio.sleep(backoff.next_delay(error))
+                self._pause(order.ref.namespace, error)
         else:
-            backoff.reset()
+            self._backoffs.pop(order.ref.namespace, None)
 
     async def _attempt(self, order: Correction) -> None:
         match order:

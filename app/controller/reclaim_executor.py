@@ -15,7 +15,7 @@ from app.controller.adopt_evict import lost_resource_seconds
 from app.controller.background import TaskSet
 from app.controller.event_queue import EventQueue
 from app.core.effects import EvictForReclaim, ReclaimOnCooldown
-from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.core.errors import ClusterError, ClusterRefused
 from app.core.events import EvictionAccepted, EvictionRefused
 from app.core.explain.views import ReleasedView
 from app.core.model import Millis, Uid
@@ -179,13 +179,10 @@ class Reclaims:
 
     async def _evict(self, order: EvictForReclaim) -> bool:
         """Evict a pod. If its budgets refuse and are overridden, delete it. False: it stays."""
+        if await self._evictor.evict(order.ref):
+            return True
         if not order.overrides:
-            return await self._evictor.evict(order.ref)
-        try:
-            if await self._evictor.evict(order.ref):
-                return True
-        except ClusterUnavailable:
-            pass  # the API server answers 500 if several budgets cover a pod
+            return False
         if self._leadership.seconds_left() <= 0:
             return False
         await self._evictor.delete(order.ref)

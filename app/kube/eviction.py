@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from app.core.effects import Adopt, PodRef
-from app.core.errors import ClusterError, ClusterRefused
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.model import Uid
 from app.core.podspec.granted_claims import write_grants
 from app.core.well_known import ANNOTATION_CLAIMS, ANNOTATION_RELEASE, RELEASE_ADOPTED
@@ -30,6 +30,9 @@ pod's own grace period may be a year.
 
 OVERRIDE_GRACE = 20
 """The same for a pod that is deleted against its budget: the guarantee has waited already."""
+
+SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""In the answer 500 of the API server to an eviction from a pod that several budgets cover."""
 
 _LIMIT = [("timeout", f"{SERVER_SECONDS}s")]
 
@@ -154,6 +157,10 @@ class PodEvictor:
                 return str(error)
             if error.status not in (404, 409):
                 raise
+        except ClusterUnavailable as error:
+            if SEVERAL_BUDGETS not in str(error):
+                raise
+            return str(error)
         return ""
 
 

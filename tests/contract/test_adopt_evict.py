@@ -232,6 +232,20 @@ async def test_eviction_fails_if_a_budget_protects_the_pod(world: World) -> None
     assert await world.state(ref) is not None
 
 
+async def test_eviction_fails_if_several_budgets_cover_the_pod(real: RealWorld) -> None:
+    """The API server answers 500, as if it were down."""
+    ref = await real.run(guarded=True)
+    second = {"maxUnavailable": 1, "selector": {"matchLabels": {"guarded": ref.name}}}
+    body = {"metadata": {"name": f"{ref.name}-2"}, "spec": second}
+    await real.client.request("POST", BUDGETS, body=body)
+    try:
+        assert not await real.evictor.evict(ref)
+        assert list(await real.evictor.find_unevictable([ref])) == [ref.uid]
+        assert await real.state(ref) is not None
+    finally:
+        await real.client.request("DELETE", f"{BUDGETS}/{ref.name}-2", query=NOW)
+
+
 async def test_protected_pods_are_reported_unevictable_without_any_eviction(world: World) -> None:
     free, guarded = await world.run(), await world.run(guarded=True)
     kept = await world.evictor.find_unevictable([free, guarded])

@@ -80,6 +80,41 @@ async def test_slow_server_gets_a_few_requests_at_a_time_and_each_once() -> None
     await corrections.stop()
 
 
+class PartlyDown(SlowPort):
+    """A port that has no answer for one namespace."""
+
+    async def adopt(self, order: Adopt) -> None:
+        self.begun.append(order.ref.uid)
+
+    async def evict(self, ref: PodRef) -> bool:
+        raise ClusterUnavailable("no answer")
+
+
+async def test_failures_in_one_namespace_delay_no_other() -> None:
+    port, inbox = PartlyDown(), EventQueue()
+    corrections = AdoptEvictExecutor(
+        port,
+        FakeClaims(),
+        port,
+        FakeCorrector(),
+        FakeLead(),
+        inbox,
+        FakeMeters(),
+        lambda: Millis(7),
+    )
+    for i in range(500):
+        corrections.start_order(EvictPod(PodRef(Uid(f"{i}"), "down", f"p{i}"), "no node took it"))
+    corrections.start_order(Adopt(PodRef(Uid("mine"), "up", "p"), {}))
+    async with asyncio.timeout(20):
+        while not port.begun:
+            await asyncio.sleep(0)
+    # Else the engine would never choose the pod for another eviction.
+    refused = await inbox.take_batch(20)
+    assert ev.EvictionRefused(Millis(7), Uid("0")) in refused
+    assert len(refused) <= CONCURRENCY
+    await corrections.stop()
+
+
 async def test_eviction_is_counted_with_the_usage_of_its_pod() -> None:
     corrector, meters = FakeCorrector(), FakeMeters()
     corrector.pods["space", "p"] = FreePod("uid")
