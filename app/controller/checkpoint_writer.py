@@ -58,6 +58,8 @@ class Checkpoints:
         self._due_at: dict[TenantName, int] = {}
         self._stored: dict[TenantName, TenantCheckpoint] = {}
         self._stored_others: dict[TenantName, TenantCheckpoint] = {}
+        self._failed_at: dict[TenantName, int] = {}
+        """Times at which the API server did not answer to the last write."""
         self._server_backoff = ServerBackoff()
 
     async def write_checkpoints(self) -> None:
@@ -68,9 +70,10 @@ class Checkpoints:
         self._due_at.clear()
         self._stored.clear()
         self._stored_others.clear()
+        self._failed_at.clear()
 
     async def _write_due(self) -> None:
-        """Write due checkpoints, the longest due first.
+        """Write due checkpoints, the longest due first. Those without an answer come last.
 
         If a write is refused, its tenant waits a period and the others continue. If the API server
         does not answer, or is overloaded, all stop and wait.
@@ -82,11 +85,14 @@ class Checkpoints:
         }
         self._due_at = {name: self._due_at.get(name, now + _offset(name)) for name in named}
         self._stored = {name: each for name, each in self._stored.items() if name in named}
+        self._failed_at = {name: at for name, at in self._failed_at.items() if name in named}
         for name in self._checkpoint_keeper.drain_overwritten():
             if self._stored.pop(name, None) is not None:
                 self._due_at[name] = now
         due = [name for name, at in self._due_at.items() if at <= now]
-        for name in sorted(due, key=self._due_at.__getitem__):
+        for name in sorted(
+            due, key=lambda each: (self._failed_at.get(each, 0), self._due_at[each])
+        ):
             if not self._may_write():
                 return
             try:
@@ -95,10 +101,12 @@ class Checkpoints:
                 facts = {"tenant": name, "why": str(error)}
                 log.warning("checkpoint not written; tried again later", extra=facts)
                 if not isinstance(error, ClusterRefused) or error.status == 429:
+                    self._failed_at[name] = now
                     await asyncio.sleep(self._server_backoff.next_delay(error))
                     return
                 wrote = True  # the gap also follows a refused write
             self._server_backoff.reset()
+            self._failed_at.pop(name, None)
             self._due_at[name] = max(self._due_at[name], now - PERIOD) + PERIOD
             if wrote:
                 await asyncio.sleep(self._gap)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.controller.background import run_periodically
 from app.controller.status_conditions import ObjectStatus, pool_status, tenant_status
@@ -22,7 +22,7 @@ from app.core.errors import ClusterError, ClusterRefused
 from app.core.explain.views import ClusterView
 from app.core.model import Millis, PoolName
 from app.core.retry import Backoff, ServerBackoff
-from app.ports.cluster import StatusWriter, StoredCondition
+from app.ports.cluster import StatusWriter, StoredStatus
 from app.ports.metrics import LeaderMetrics
 
 PERIOD_SECONDS = 1.0
@@ -64,8 +64,12 @@ class Publisher:
         self._published: dict[tuple[str, str], _Published] = {}
         self._period = 0
         self._transition_times: dict[tuple[str, str, str], Millis] = {}
-        self._stored_conditions: dict[str, Mapping[tuple[str, str], StoredCondition]] | None = None
-        """By kind: the conditions that were stored when this replica began to lead."""
+        self._stored: dict[str, StoredStatus] | None = None
+        """By kind: what was stored when this replica began to lead."""
+        self._keys: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
+        """By object and field: the keys that the stored map may have, since this replica leads."""
+        self._failed_in: dict[tuple[str, str], int] = {}
+        """The period in which the last write of an object failed."""
         self._server_backoff = ServerBackoff()
         self._refused: Backoff[tuple[str, str]] = Backoff()
 
@@ -76,7 +80,9 @@ class Publisher:
     def _reset(self) -> None:
         self._published.clear()
         self._refused.clear()
-        self._stored_conditions = None
+        self._keys.clear()
+        self._failed_in.clear()
+        self._stored = None
 
     async def _publish_changes(self) -> None:
         queries = self._engine.queries
@@ -85,15 +91,18 @@ class Publisher:
         self._metrics.set_backlog(view, queries.backlog_by_tenant(), fragmentation)
         self._metrics.set_drift(self._engine.drift.ratio)
         statuses = self._statuses(view, fragmentation)
-        for key in self._published.keys() - statuses.keys():
-            del self._published[key]
+        by_object: tuple[dict[tuple[str, str], Any], ...]
+        by_object = (self._published, self._keys, self._failed_in)
+        for known in by_object:
+            for key in known.keys() - statuses.keys():
+                del known[key]
         for key in set(self._refused) - statuses.keys():
             self._refused.clear_failures(key)
         self._transition_times = {
             k: at for k, at in self._transition_times.items() if k[:2] in statuses
         }
         self._period += 1
-        if self._stored_conditions is None and not await self._read_stored():
+        if self._stored is None and not await self._read_stored():
             return
         delayed = self._refused.active_delays(self._clock())
         due = {k: s for k, s in statuses.items() if k not in delayed and self._is_due(k, s)}
@@ -114,37 +123,41 @@ class Publisher:
         return not has_only_new_amounts or self._period - before.period >= AMOUNTS_PERIODS
 
     async def _read_stored(self) -> bool:
-        """Read the stored conditions, whose times remain while they hold. Return the success."""
+        """Read the stored statuses. The times of conditions stay while they hold.
+
+        Return the success.
+        """
         try:
-            self._stored_conditions = {
-                k: await self._writer.read_conditions(k) for k in ("tenants", "pools")
-            }
+            self._stored = {k: await self._writer.read_status(k) for k in ("tenants", "pools")}
         except ClusterError as error:
             wait = self._server_backoff.next_delay(error)
             facts = {"why": str(error), "seconds": wait}
-            log.warning("stored conditions not read; tried again later", extra=facts)
+            log.warning("stored statuses not read; tried again later", extra=facts)
             await asyncio.sleep(wait)
             return False
         self._server_backoff.reset()
         return True
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
-        """Write statuses.
+        """Write statuses. An object comes last if its last write failed.
 
         A status that the API server refuses, for example because its object became too large, is
         tried again later. At any other failure, stop and wait for the retry delay.
         """
-        for key, status in statuses.items():
+        for key in sorted(statuses, key=lambda each: self._failed_in.get(each, 0)):
+            status = statuses[key]
             if not self._leads():
                 return
             kind, name = key
             try:
-                await self._writer.write_status(kind, name, self._to_api(key, status))
+                fields = self._replace_maps(key, status.fields)
+                await self._writer.write_status(kind, name, fields | self._conditions(key, status))
             except ClusterError as error:
                 facts = {"kind": kind, "object": name, "why": str(error)}
                 log.warning("status not published; tried again later", extra=facts)
                 if (before := self._published.get(key)) is not None:
                     self._published[key] = before._replace(period=None)
+                self._failed_in[key] = self._period
                 if isinstance(error, ClusterRefused) and error.status != 429:
                     self._refused.record_failure(key, self._clock(), REFUSED_DELAY_MS)
                     continue
@@ -152,7 +165,24 @@ class Publisher:
                 return
             self._server_backoff.reset()
             self._refused.clear_failures(key)
+            self._failed_in.pop(key, None)
             self._published[key] = _Published(status, self._period)
+            for field, value in _maps(status.fields).items():
+                self._keys[key][field] = frozenset(value)
+
+    def _replace_maps(
+        self, key: tuple[str, str], fields: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return fields that, merged into the stored ones, remove all former keys of maps."""
+        kind, name = key
+        stored = self._stored[kind].keys if self._stored else {}
+        known = self._keys.setdefault(key, {})
+        replaced = dict(fields)
+        for field, value in _maps(fields).items():
+            former = known.get(field, stored.get((name, field), frozenset()))
+            replaced[field] = {**dict.fromkeys(former - value.keys()), **value}
+            known[field] = former | value.keys()  # also if the answer gets lost
+        return replaced
 
     def _statuses(
         self, view: ClusterView, fragmentation: Mapping[PoolName, float]
@@ -171,8 +201,8 @@ class Publisher:
             if pool.exists
         }
 
-    def _to_api(self, key: tuple[str, str], status: ObjectStatus) -> dict[str, object]:
-        """Return the status with its conditions in the form of the API conventions."""
+    def _conditions(self, key: tuple[str, str], status: ObjectStatus) -> dict[str, object]:
+        """Return the conditions in the form of the API conventions, and their generation."""
         published = self._published.get(key)
         before = published.status if published else None
         same = before is not None and before.uid == status.uid
@@ -192,16 +222,19 @@ class Publisher:
             since = datetime.fromtimestamp(self._transition_times[turned] / 1000, UTC)
             moment = {"lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
             written.append({**each.to_api(), **moment, **observed})
-        return {**status.fields, **observed, "conditions": written}
+        return {**observed, "conditions": written}
 
     def _transition_time(
         self, turned: tuple[str, str, str], uid: str, holds: bool, *, new: bool
     ) -> Millis:
         """Return since when a condition holds. `new`: this replica wrote no status before."""
         kind, name, condition = turned
-        stored = (
-            (self._stored_conditions or {}).get(kind, {}).get((name, condition)) if new else None
-        )
-        if stored is not None and (stored.uid, stored.holds) == (uid, holds):
-            return stored.since
+        stored = self._stored[kind].conditions if new and self._stored else {}
+        found = stored.get((name, condition))
+        if found is not None and (found.uid, found.holds) == (uid, holds):
+            return found.since
         return self._clock()
+
+
+def _maps(fields: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    return {field: value for field, value in fields.items() if isinstance(value, Mapping)}

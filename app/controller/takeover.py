@@ -173,9 +173,9 @@ class Takeover:
     ) -> tuple[tuple[Intend, ...], tuple[Intend, ...]]:
         """Settle the releases that the last leader did not finish.
 
-        Return all their intents, and those that are not settled. A pod that cannot be changed, or
-        many slow pods, must not prevent a term. Unsettled pods count as used, so no pod is released
-        twice or beyond the capacity.
+        Return all their intents, and those that are not settled. A pod that cannot be read or
+        changed, or many slow pods, must not prevent a term. Unsettled pods count as used, so no pod
+        is released twice or beyond the capacity.
         """
         slots = asyncio.Semaphore(FENCE_CONCURRENCY)
 
@@ -185,6 +185,10 @@ class Takeover:
                     await self._releaser.fence(ref, epoch)
                 except PodUnyielding as error:
                     log_unyielding_pod(ref, error)
+                    return False
+                except ClusterError as error:
+                    facts = {"namespace": ref.namespace, "pod": ref.name, "why": str(error)}
+                    log.warning("a release is not settled; tried again later", extra=facts)
                     return False
                 return True
 

@@ -17,7 +17,7 @@ from app.kube.client import JSON, JSON_PATCH, MERGE_PATCH, Client
 from app.kube.convert import read_time
 from app.kube.informer.sources import GROUP
 from app.ports.api import Stored
-from app.ports.cluster import StoredCondition
+from app.ports.cluster import StoredCondition, StoredStatus
 
 VERSION = "fairgate.io/v1alpha1"
 KINDS = {"tenants": "Tenant", "pools": "Pool"}
@@ -182,27 +182,33 @@ class ResourceStatus:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def read_conditions(self, kind: str) -> dict[tuple[str, str], StoredCondition]:
-        """Return the stored conditions by object and type. Raises ClusterError.
+    async def read_status(self, kind: str) -> StoredStatus:
+        """Return what all objects of a kind have in their status. Raises ClusterError.
 
         A condition without a time, or with one that is not a time, is left out.
         """
         answer = await self._client.request("GET", f"{GROUP}/{kind}")
-        found = {}
+        found, keys = {}, {}
         try:
             for item in _anything.decode(answer)["items"]:
                 name, uid = item["metadata"]["name"], item["metadata"]["uid"]
-                for each in item.get("status", {}).get("conditions", ()):
+                status = item.get("status", {})
+                for field, value in status.items():
+                    if isinstance(value, dict):
+                        keys[name, field] = frozenset(value)
+                for each in status.get("conditions", ()):
                     if since := _since(each):
                         found[name, each["type"]] = StoredCondition(
                             uid, each["status"] == "True", since
                         )
         except _NOT_READ as error:
             raise _foreign("a list") from error
-        return found
+        return StoredStatus(found, keys)
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
-        """Merge `status` into the status of a tenant, pool or policy. None removes a field.
+        """Merge `status` into the status of a tenant, pool or policy.
+
+        None removes a field, or a key of a map. Other keys of a map stay.
 
         A deleted object is no error. Raises ClusterError.
         """

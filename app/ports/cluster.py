@@ -163,17 +163,30 @@ class StoredCondition(NamedTuple):
     since: Millis
 
 
+class StoredStatus(NamedTuple):
+    """What the objects of one kind have in their status.
+
+    `conditions`: by object and type. `keys`: of each field that is a map, by object and field.
+    """
+
+    conditions: Mapping[tuple[str, str], StoredCondition]
+    keys: Mapping[tuple[str, str], frozenset[str]]
+
+
 class StatusWriter(Protocol):
     """Writes the status of Tenant and Pool resources."""
 
-    async def read_conditions(self, kind: str) -> Mapping[tuple[str, str], StoredCondition]:
-        """Return the stored conditions of all objects, by object and type. Raises ClusterError.
+    async def read_status(self, kind: str) -> StoredStatus:
+        """Return what all objects of a kind have in their status. Raises ClusterError.
 
         `kind` is `tenants` or `pools`.
         """
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
-        """Merge `status` into the status of the object. `kind` is `tenants` or `pools`."""
+        """Merge `status` into the status of the object. `kind` is `tenants` or `pools`.
+
+        None removes a field, or a key of a map. Other keys of a map stay.
+        """
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -112,7 +112,13 @@ async def controller(process: RoleProcess) -> None:
     checkpoints = Checkpoints(
         engine.checkpoints, parts.checkpoint_store, lambda: leadership.seconds_left() > 0, now
     )
-    publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.is_leading, now)
+    publisher = Publisher(
+        engine,
+        ResourceStatus(client),
+        meters,
+        lambda: leader.is_leading and leadership.seconds_left() > 0,
+        now,
+    )
     narrator = WaitReasonEvents(engine, announcer, lambda: leader.is_leading, now)
     loop = EngineLoop(
         engine,

@@ -34,6 +34,8 @@ class FakeReleaser:
         """Patches take effect, but no reply comes back."""
         self.stubborn: set[str] = set()
         """Names of pods of which no change gets through."""
+        self.unreadable: set[str] = set()
+        """Names of pods of which not even a read gets through."""
         self.late: list[Release] | None = None
         """A list: patches wait here unanswered until the test delivers them."""
         self._may_act = may_act
@@ -62,7 +64,7 @@ class FakeReleaser:
         return answer
 
     async def fence(self, ref: PodRef, epoch: int) -> ReleaseOutcome:
-        if self.silent:
+        if self.silent or ref.name in self.unreadable:
             raise ClusterUnavailable("no answer")
         answer = self._judge(ref)
         if answer is ReleaseOutcome.HELD:

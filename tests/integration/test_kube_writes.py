@@ -79,8 +79,11 @@ async def test_status_write_is_merged_and_does_not_change_the_spec(
     await writer.write_status(
         "tenants", name, {"conditions": [ready, {"type": "Other", "status": "True"}]}
     )
-    stored_conditions = await writer.read_conditions("tenants")
-    found = {kind: each for (of, kind), each in stored_conditions.items() if of == name}
+    await writer.write_status("tenants", name, {"used": {"a": "1", "b": "2"}})
+    await writer.write_status("tenants", name, {"used": {"a": None, "b": "3"}})
+    kept = await writer.read_status("tenants")
+    assert kept.keys[name, "used"] == {"b"}
+    found = {kind: each for (of, kind), each in kept.conditions.items() if of == name}
     since = Millis(1_767_323_045_000)
     assert found == {"Ready": StoredCondition(stored["metadata"]["uid"], True, since)}
     await client.request("DELETE", f"{GROUP}/tenants/{name}")

@@ -35,7 +35,7 @@ from app.core.model import (
     TenantName,
 )
 from app.core.quantities import PODS, ManagedResources
-from app.ports.cluster import StoredCondition
+from app.ports.cluster import StoredCondition, StoredStatus
 from app.ports.liveness import Liveness, Steps
 from tests.fakes.fake_checkpoint_store import FakeKeeper
 from tests.fakes.fake_claim_protector import FakeClaims
@@ -170,21 +170,48 @@ class Written:
     writes: int = 0
     refusal: ClusterError | None = None
     """Raised once."""
+    broken: dict[tuple[str, str], ClusterError] = field(default_factory=dict)
+    """Raised at each write of this object."""
     lost: ClusterError | None = None
     """Raised once, after the write."""
 
-    async def read_conditions(self, kind: str) -> dict[tuple[str, str], StoredCondition]:
-        return {(name, of): each for (k, name, of), each in self.stored.items() if k == kind}
+    async def read_status(self, kind: str) -> StoredStatus:
+        conditions = {(name, of): each for (k, name, of), each in self.stored.items() if k == kind}
+        return StoredStatus(conditions, self._keys(kind))
+
+    def _keys(self, kind: str) -> dict[tuple[str, str], frozenset[str]]:
+        return {
+            (name, field): frozenset(value)
+            for (k, name), status in self.statuses.items()
+            for field, value in status.items()
+            if k == kind and isinstance(value, dict)
+        }
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         if self.refusal is not None:
             refusal, self.refusal = self.refusal, None
             raise refusal
-        self.statuses[kind, name] = status
+        if (kind, name) in self.broken:
+            raise self.broken[kind, name]
+        self.statuses[kind, name] = merge(self.statuses.get((kind, name), {}), status)
         self.writes += 1
         if self.lost is not None:
             lost, self.lost = self.lost, None
             raise lost
+
+
+def merge(stored: dict[str, object], patch: dict[str, object]) -> dict[str, object]:
+    """Return the result of a JSON merge patch (RFC 7386)."""
+    merged = dict(stored)
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            before = stored.get(key)
+            value = merge(before if isinstance(before, dict) else {}, value)
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged
 
 
 class Listening(EventQueue):

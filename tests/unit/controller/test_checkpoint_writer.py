@@ -258,7 +258,12 @@ async def test_refused_checkpoint_is_written_later(refusal: ClusterError) -> Non
 
 
 @pytest.mark.parametrize("refused", [A, OTHER_TENANTS])
-async def test_refused_checkpoint_delays_no_other_checkpoint(refused: TenantName) -> None:
+@pytest.mark.parametrize(
+    "error", [ClusterRefused("status.checkpoint: too long", 422), ClusterUnavailable("no answer")]
+)
+async def test_refused_checkpoint_delays_no_other_checkpoint(
+    refused: TenantName, error: ClusterError
+) -> None:
     stage = Stage()
     stage.lead("a", "b", "free")
     keeper = stage.keeper
@@ -266,7 +271,7 @@ async def test_refused_checkpoint_delays_no_other_checkpoint(refused: TenantName
     def stored() -> set[TenantName]:
         return {*keeper.kept, *([OTHER_TENANTS] if keeper.others else ())}
 
-    keeper.refused[refused] = ClusterRefused("status.checkpoint: too long", 422)
+    keeper.refused[refused] = error
     async with stage.running():
         await rounds(stage)
         for _ in range(2):  # the second time, it has been due for longer than the others

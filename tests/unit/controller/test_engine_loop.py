@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace as changed
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -202,6 +202,37 @@ async def test_a_refused_status_does_not_delay_the_others() -> None:
         assert ("tenants", "a") not in rig.written.statuses
         rig.now = Millis(rig.now + status_publisher.REFUSED_DELAY_MS)
         await until(lambda: ("tenants", "a") in rig.written.statuses)
+
+
+async def test_a_status_without_an_answer_does_not_stop_the_others() -> None:
+    async with running(Rig()) as rig:
+        rig.written.broken["tenants", "a"] = ClusterUnavailable("no answer")
+        for name in ("a", "b", "c"):
+            await rig.hear(ev.TenantObserved(Millis(0), Tenant(TenantName(name), Millis(0))))
+        rig.lead.free.set()
+        await until(lambda: {("tenants", "b"), ("tenants", "c")} <= rig.written.statuses.keys())
+        assert ("tenants", "a") not in rig.written.statuses
+        rig.written.broken.clear()
+        await until(lambda: ("tenants", "a") in rig.written.statuses)
+
+
+async def test_amounts_that_no_longer_exist_leave_the_status() -> None:
+    """They may be of an earlier leader. A write merges into what is stored."""
+    async with running(Rig()) as rig:
+        rig.written.statuses["pools", "default"] = {"free": {"old": "1"}, "kept": {"by": "others"}}
+        await rig.hear(ev.PoolObserved(Millis(0), Pool(DEFAULT_POOL, uid="u")))
+        rig.lead.free.set()
+        await until(lambda: GPU in capacity(rig))
+        status = rig.written.statuses["pools", "default"]
+        assert "old" not in cast(dict[str, object], status["free"])
+        assert status["kept"] == {"by": "others"}
+        await rig.hear(ev.NodeGone(rig.now, NODE))
+        await until(lambda: not capacity(rig))
+
+
+def capacity(rig: Rig) -> dict[str, object]:
+    status = rig.written.statuses.get(("pools", "default"), {})
+    return cast(dict[str, object], status.get("capacity", {}))
 
 
 async def test_a_pool_that_was_created_again_gets_its_status_again() -> None:

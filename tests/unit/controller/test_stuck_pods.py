@@ -105,6 +105,25 @@ async def test_unchangeable_pod_does_not_block_later_leaders(
         assert rig.memory.contents.intents() == ()
 
 
+async def test_a_pod_that_cannot_be_read_does_not_block_the_next_leader() -> None:
+    async with running(Rig(), gpus=2) as rig:
+        rig.releaser.stubborn = {"lost"}
+        await rig.create(held_pod("lost", "a"))
+        rig.lead.free.set()
+        await until(lambda: bool(rig.memory.contents and rig.memory.contents.intents()))
+        rig.lead.free.clear()
+        rig.leader.end_term()
+        await until(lambda: not rig.leader.is_leading)
+        rig.releaser.unreadable = {"lost"}
+        for name in ("p0", "p1"):
+            await rig.create(held_pod(name, "b"))
+        rig.lead.free.set()
+        await until(lambda: rig.released() == 1)  # the pod that cannot be read counts as used
+        rig.releaser.unreadable.clear()
+        rig.releaser.stubborn.clear()
+        await until(lambda: rig.released() == 2 and rig.is_settled())
+
+
 async def test_late_release_of_an_old_leader_was_counted_from_the_start() -> None:
     async with running(Rig(), gpus=1) as rig:
         rig.releaser.late = []

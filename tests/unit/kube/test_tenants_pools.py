@@ -175,8 +175,8 @@ async def test_a_condition_with_an_odd_time_is_left_out() -> None:
     conditions.append({"type": "Timeless", "status": "True"})
     item = {"metadata": {"name": "a", "uid": "u"}, "status": {"conditions": conditions}}
     bare = {"metadata": {"name": "b", "uid": "v"}}
-    found = await ResourceStatus(Wire([{"items": [item, bare]}])).read_conditions("tenants")
-    assert found == {("a", "Good"): StoredCondition("u", True, 1_767_323_045_000)}
+    found = await ResourceStatus(Wire([{"items": [item, bare]}])).read_status("tenants")
+    assert found.conditions == {("a", "Good"): StoredCondition("u", True, 1_767_323_045_000)}
 
 
 @pytest.mark.parametrize(
@@ -191,4 +191,4 @@ async def test_a_condition_with_an_odd_time_is_left_out() -> None:
 )
 async def test_conditions_that_cannot_be_read_are_an_unavailable_cluster(answer: Any) -> None:
     with pytest.raises(ClusterUnavailable, match="something else than a list"):
-        await ResourceStatus(Wire([answer])).read_conditions("tenants")
+        await ResourceStatus(Wire([answer])).read_status("tenants")
