@@ -42,6 +42,11 @@ def expires_at(certificate_pem: bytes) -> datetime:
     return _first_certificate(certificate_pem).not_valid_after_utc
 
 
+def is_valid_yet(certificate_pem: bytes, now: datetime) -> bool:
+    """Return whether the first certificate of a chain is valid already. Raises InvalidSettings."""
+    return now >= _first_certificate(certificate_pem).not_valid_before_utc
+
+
 def is_renewal_due(certificate_pem: bytes, now: datetime) -> bool:
     """Return whether two thirds of the lifetime have passed. Raises InvalidSettings."""
     certificate = _first_certificate(certificate_pem)

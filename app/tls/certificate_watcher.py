@@ -101,12 +101,15 @@ class Renewal:
     async def may_have_published(self, ca_pem: bytes) -> bool:
         """Return whether another replica, one check ahead, may have published these CAs.
 
-        True if this replica or the source has each CA, and one CA signed the served certificate.
-        Raises FairgateError.
+        True if this replica or the source has each CA, and clients then accept the served
+        certificate: one CA signed it, or they have all CAs of its bundle. Raises FairgateError.
         """
         found = await self._source.read_bundle()
         known = merge_bundles(self._state.published, self.serving.ca, found.ca if found else b"")
-        return is_subset(ca_pem, known) and bool(signing_cas(ca_pem, self.serving.certificate))
+        is_accepted = is_subset(self.serving.ca, ca_pem) or bool(
+            signing_cas(ca_pem, self.serving.certificate)
+        )
+        return is_accepted and is_subset(ca_pem, known)
 
     async def watch_certificate(self) -> None:
         """Check the source every few seconds until cancelled. Log a repeated failure once."""

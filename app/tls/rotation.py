@@ -18,6 +18,7 @@ from app.tls.ca_bundle import (
     expires_at,
     is_renewal_due,
     is_subset,
+    is_valid_yet,
     merge_bundles,
     signing_cas,
 )
@@ -70,11 +71,10 @@ def next_step(
     `steady`: how long this replica has served and published the content.
     """
     current, staged = content["tls.crt"], content.get("next.crt")
-    if now >= expires_at(current):
-        return (
-            RotationStep.REPLACE
-        )  # no client accepts it any more, so a gradual rotation is pointless
-    if staged and not is_renewal_due(staged, now):
+    # A replica whose clock is wrong may have made a certificate of the future.
+    if now >= expires_at(current) or not is_valid_yet(current, now):
+        return RotationStep.REPLACE  # no client accepts it, so a gradual rotation is pointless
+    if staged and is_valid_yet(staged, now) and not is_renewal_due(staged, now):
         return RotationStep.PROMOTE if steady >= settle else RotationStep.REST
     if staged or is_renewal_due(current, now):
         return RotationStep.STAGE

@@ -13,7 +13,7 @@ from app.tls.certificate_source import FileCertificate, SecretCertificate
 from app.tls.certificate_watcher import CertificateSource, PublishCa, Renewal, wait_for_certificate
 from app.tls.client_ca import ClientCa
 from app.web.metrics import CERTIFICATE_EXPIRY
-from app.web.server.server import Listener, load_certificate, require_client, tls_context
+from app.web.server.server import Listener, ServerTls
 from app.wiring.process import RoleProcess
 
 
@@ -61,12 +61,12 @@ def tls_listener(process: RoleProcess, name: str, app: ASGIApp, at: HostPort) ->
     """Return a listener that uses the certificate, and each later one."""
     certificate = process.certificate
     assert certificate is not None, "got by the role before it listens"
-    context = tls_context(certificate.serving.certificate, certificate.serving.key)
-    certificate.subscribe(lambda new: load_certificate(context, new.certificate, new.key))
+    tls = ServerTls(certificate.serving.certificate, certificate.serving.key)
+    certificate.subscribe(lambda new: tls.renew_certificate(new.certificate, new.key))
     client_ca = process.settings.tls_client_ca_file
     if name == "webhook" and client_ca:
-        process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).watch_file)
-    return Listener(name, app, at, context)
+        process.tasks.append(ClientCa(client_ca, tls.require_client).watch_file)
+    return Listener(name, app, at, tls.current_context)
 
 
 def add_publisher(certificate: Renewal, publish: PublishCa) -> None:

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
+from weakref import WeakSet
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,7 +22,7 @@ from app.web.api import problems
 from app.web.api.auth import CALLER
 from app.web.api.refused import Refused
 from app.web.server.connection_limits import TLS
-from app.web.server.server import load_certificate, require_client, tls_context
+from app.web.server.server import require_client, tls_context
 
 GROUP = "api.fairgate.io"
 VERSION = {"groupVersion": f"{GROUP}/v1", "version": "v1"}
@@ -92,15 +93,21 @@ class FrontDoor:
     def __init__(self, certificate_pem: bytes, key_pem: bytes) -> None:
         self._certificate_and_key = (certificate_pem, key_pem)
         self._proxy = FrontProxySettings()
-        self._context = self._create_context(b"")
+        self._context = self._create_context(certificate_pem, key_pem, b"")
+        self._trusted = WeakSet([self._context])
+        """The contexts that require a certificate of the present proxy."""
 
     def current_context(self) -> ssl.SSLContext:
         """Return the context for new connections."""
         return self._context
 
     def renew_certificate(self, certificate_pem: bytes, key_pem: bytes) -> None:
-        """Use another serving certificate from now on. Raises InvalidSettings."""
-        load_certificate(self._context, certificate_pem, key_pem)
+        """Use another serving certificate for new connections.
+
+        Raises InvalidSettings; then the former one stays in use.
+        """
+        self._context = self._create_context(certificate_pem, key_pem, self._proxy.ca)
+        self._trusted.add(self._context)
         self._certificate_and_key = (certificate_pem, key_pem)
 
     def trust_proxy(self, front: FrontProxySettings) -> None:
@@ -108,27 +115,29 @@ class FrontDoor:
         if front == self._proxy:
             return
         try:
-            # A context cannot drop a CA. `identify_caller` refuses connections of an older context.
-            context = (
-                self._create_context(front.ca) if front.ca != self._proxy.ca else self._context
-            )
+            if front.ca != self._proxy.ca:
+                # `identify_caller` refuses connections of an older context.
+                self._context = self._create_context(*self._certificate_and_key, front.ca)
+                self._trusted = WeakSet([self._context])
         except InvalidSettings as error:
             log.warning("the front proxy stays as it was", extra={"why": str(error)})
             return
-        self._proxy, self._context = front, context
+        self._proxy = front
         log.info("the front proxy is known", extra={"names": front.allowed_names})
 
     def identify_caller(self, scope: Scope) -> Identity:
         """Return the user of a proxied request. Raises Refused (401)."""
         front, tls = self._proxy, scope.get("state", {}).get(TLS)
-        if tls is None or tls.context is not self._context:
+        if tls is None or tls.context not in self._trusted:
             raise Refused(401, NOT_FRONT_PROXY)
         if front.allowed_names and _common_name(tls) not in front.allowed_names:
             raise Refused(401, NOT_FRONT_PROXY)
         return _identity(front, scope["headers"])
 
-    def _create_context(self, ca_pem: bytes) -> ssl.SSLContext:
-        context = tls_context(*self._certificate_and_key)
+    def _create_context(
+        self, certificate_pem: bytes, key_pem: bytes, ca_pem: bytes
+    ) -> ssl.SSLContext:
+        context = tls_context(certificate_pem, key_pem)
         context.verify_mode = ssl.CERT_REQUIRED
         # As in Go: any certificate of the bundle is an anchor, not only a root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

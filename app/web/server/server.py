@@ -66,34 +66,53 @@ def raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def tls_context(certificate_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
-    """Return a server context for TLS 1.2 or later and HTTP/1.1. Raises InvalidSettings."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, certificate_pem, key_pem)
+class ServerTls:
+    """The TLS context of a listener for new connections.
+
+    Each change makes a new context. A context in use would lose its key if the new one does not
+    fit, and would keep its certificate beside a new one with another type of key.
+    """
+
+    def __init__(self, certificate_pem: bytes, key_pem: bytes) -> None:
+        """Raises InvalidSettings if certificate and key do not match."""
+        self._pair = (certificate_pem, key_pem)
+        self._client_cas: tuple[bytes, ...] = ()
+        self._context = tls_context(certificate_pem, key_pem)
+
+    def current_context(self) -> ssl.SSLContext:
+        """Return the context for new connections."""
+        return self._context
+
+    def renew_certificate(self, certificate_pem: bytes, key_pem: bytes) -> None:
+        """Use another certificate. Raises InvalidSettings; then the former one stays in use."""
+        self._context = _listening_context((certificate_pem, key_pem), self._client_cas)
+        self._pair = (certificate_pem, key_pem)
+
+    def require_client(self, ca_pem: bytes) -> None:
+        """Require a client certificate of this CA, or of a CA that was required before.
+
+        Raises InvalidSettings.
+        """
+        cas = (*self._client_cas, ca_pem)
+        self._context = _listening_context(self._pair, cas)
+        self._client_cas = cas
+
+
+def _listening_context(pair: tuple[bytes, bytes], client_cas: Sequence[bytes]) -> ssl.SSLContext:
+    context = tls_context(*pair)
+    for ca_pem in client_cas:
+        require_client(context, ca_pem)
     return context
 
 
-def require_client(context: ssl.SSLContext, ca_pem: bytes) -> None:
-    """Require a client certificate of this CA, or of a CA that was required before.
-
-    A context in use accepts further CAs, but cannot drop one. Raises InvalidSettings.
-    """
-    try:
-        context.load_verify_locations(cadata=ca_pem.decode("ascii", "replace"))
-    except ssl.SSLError as error:
-        raise InvalidSettings(
-            f"The CA of client certificates cannot be read ({error.reason}); give PEM."
-        ) from error
-    context.verify_mode = ssl.CERT_REQUIRED
-
-
-def load_certificate(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
-    """Change the certificate of a context in use. New connections get the new certificate.
+def tls_context(certificate_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
+    """Return a server context for TLS 1.2 or later and HTTP/1.1.
 
     Raises InvalidSettings if certificate and key do not match.
     """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
     try:
         # OpenSSL only reads files. Files in memory keep the key off disks, and also work with a
         # read-only file system.
@@ -104,6 +123,21 @@ def load_certificate(context: ssl.SSLContext, certificate_pem: bytes, key_pem: b
             f"The serving certificate cannot be used ({error.reason}): give a PEM certificate "
             "and the unencrypted PEM key that belongs to it."
         ) from error
+    return context
+
+
+def require_client(context: ssl.SSLContext, ca_pem: bytes) -> None:
+    """Require a client certificate of this CA, or of one that was required before.
+
+    Raises InvalidSettings.
+    """
+    try:
+        context.load_verify_locations(cadata=ca_pem.decode("ascii", "replace"))
+    except ssl.SSLError as error:
+        raise InvalidSettings(
+            f"The CA of client certificates cannot be read ({error.reason}); give PEM."
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 class Servers:

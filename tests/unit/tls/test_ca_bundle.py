@@ -54,3 +54,11 @@ def test_a_foreign_ca_is_not_known_not_even_beside_ours() -> None:
 def test_bundle_without_the_ca_of_the_served_certificate_is_not_retained() -> None:
     assert not knows(STAGED, SHOWN, NEXT.ca)
     assert not knows(None, SHOWN, b"")
+
+
+def test_the_root_of_a_chain_is_known_although_it_did_not_sign_the_certificate() -> None:
+    served = ServingBundle(SHOWN.certificate, SHOWN.key, FOREIGN.ca)
+    both = merge_bundles(FOREIGN.ca, NEXT.ca)
+    changed = ServingBundle(SHOWN.certificate, SHOWN.key, both)
+    assert knows(changed, served, both)
+    assert not knows(changed, served, NEXT.ca)

@@ -19,7 +19,7 @@ from app.tls.certificate_source import SECRET, FileCertificate, SecretCertificat
 from app.tls.certificate_watcher import CertificateSource, Renewal, wait_for_certificate
 from app.tls.rotation import KEYS, new_content
 from app.web.health import ops_app
-from app.web.server.server import Listener, Servers, load_certificate, tls_context
+from app.web.server.server import Listener, Servers, ServerTls
 from tests.fakes.fake_secrets import FakeSecrets
 
 NAMESPACE = "ns"
@@ -84,16 +84,22 @@ async def look(each: Renewal, clock: Clock, times: int = 3) -> None:
     clock.seconds += SETTLE
 
 
+async def settle(each: Renewal, clock: Clock) -> None:
+    """Look until a change is served."""
+    for _ in range(3):
+        await look(each, clock)
+
+
 async def test_changed_certificate_is_served_after_its_ca_is_published(
     tmp_path: Path, clock: Clock
 ) -> None:
     old, new = new_content(NAMES, NOW, 9), new_content(NAMES, NOW, 9)
     write(tmp_path, old)
     each, published = await renewal(brought(tmp_path), clock)
-    context = tls_context(each.serving.certificate, each.serving.key)
-    each.subscribe(lambda found: load_certificate(context, found.certificate, found.key))
+    tls = ServerTls(each.serving.certificate, each.serving.key)
+    each.subscribe(lambda found: tls.renew_certificate(found.certificate, found.key))
     servers, stop = (
-        Servers([Listener("webhook", ops_app({}, Liveness(), None), ANY, context)]),
+        Servers([Listener("webhook", ops_app({}, Liveness(), None), ANY, tls.current_context)]),
         asyncio.Event(),
     )
     task = asyncio.create_task(servers.run(stop, 0))
@@ -136,13 +142,14 @@ async def test_key_that_does_not_match_the_certificate_changes_nothing(
     old, new = new_content(NAMES, NOW, 9), new_content(NAMES, NOW, 9)
     write(tmp_path, old)
     each, _ = await renewal(brought(tmp_path), clock)
-    context = tls_context(each.serving.certificate, each.serving.key)
-    each.subscribe(lambda found: load_certificate(context, found.certificate, found.key))
+    tls = ServerTls(each.serving.certificate, each.serving.key)
+    each.subscribe(lambda found: tls.renew_certificate(found.certificate, found.key))
     await look(each, clock)
-    write(tmp_path, {**old, "tls.key": new["tls.key"]})
-    with pytest.raises(InvalidSettings, match="belongs to it"):
-        await look(each, clock)
-    assert each.serving.key == old["tls.key"]
+    for wrong in ({"tls.key": new["tls.key"]}, {"tls.crt": new["tls.crt"]}):
+        write(tmp_path, {**old, **wrong, "ca.crt": old["ca.crt"] + new["ca.crt"]})
+        with pytest.raises(InvalidSettings, match="belongs to it"):
+            await settle(each, clock)
+        assert each.serving.key == old["tls.key"]
 
 
 async def test_files_that_vanish_are_named(tmp_path: Path) -> None:

@@ -60,6 +60,14 @@ def as_served(content: Content) -> ServingBundle:
 # --- the Secret ---
 
 
+def test_a_certificate_of_the_future_is_replaced(fresh: Content) -> None:
+    """The clock of the replica that made it was wrong."""
+    later = MADE + 400 * DAY
+    assert next_step(new_content(NAMES, later, DAYS), MADE, NEVER, SETTLE) is RotationStep.REPLACE
+    staged = content_after(RotationStep.STAGE, fresh, NAMES, later, DAYS)
+    assert next_step(staged, DUE, SETTLE, SETTLE) is RotationStep.STAGE
+
+
 def test_a_young_certificate_rests(fresh: Content) -> None:
     assert next_step(fresh, MADE + 59 * DAY, SETTLE, SETTLE) is RotationStep.REST
 

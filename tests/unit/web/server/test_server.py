@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from starlette.types import Receive, Scope, Send
 
 from app.config.setting_parsers import HostPort
 from app.core.errors import InvalidSettings
 from app.ports.liveness import Liveness
 from app.web.health import ops_app
-from app.web.server.server import Listener, Servers, load_certificate, tls_context
+from app.web.server.server import Listener, Servers, ServerTls, tls_context
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 
@@ -32,8 +32,10 @@ class Pem:
     key: bytes
 
 
-def self_signed() -> Pem:
-    key = ec.generate_private_key(ec.SECP256R1())
+def self_signed(*, is_rsa: bool = False) -> Pem:
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = (
+        rsa.generate_private_key(65537, 2048) if is_rsa else ec.generate_private_key(ec.SECP256R1())
+    )
     name = x509.Name.from_rfc4514_string("CN=localhost")
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
@@ -100,19 +102,24 @@ async def test_several_listeners_respond_and_report_their_ports() -> None:
 
 
 async def test_a_renewed_certificate_is_shown_without_a_restart() -> None:
-    first, second = self_signed(), self_signed()
-    context = tls_context(first.certificate, first.key)
-    servers = Servers([Listener("webhook", ops_app({}, Liveness(), None), LOOPBACK, context)])
+    first, second, other_type = self_signed(), self_signed(), self_signed(is_rsa=True)
+    tls = ServerTls(first.certificate, first.key)
+    app = ops_app({}, Liveness(), None)
+    servers = Servers([Listener("webhook", app, LOOPBACK, tls.current_context)])
 
     async with running(servers, asyncio.Event()):
         address = ("127.0.0.1", servers.ports["webhook"])
-        assert await asyncio.to_thread(ssl.get_server_certificate, address) == (
-            first.certificate.decode()
-        )
-        load_certificate(context, second.certificate, second.key)
-        assert await asyncio.to_thread(ssl.get_server_certificate, address) == (
-            second.certificate.decode()
-        )
+
+        async def shown() -> bytes:
+            return (await asyncio.to_thread(ssl.get_server_certificate, address)).encode()
+
+        assert await shown() == first.certificate
+        with pytest.raises(InvalidSettings, match="belongs to it"):
+            tls.renew_certificate(second.certificate, first.key)
+        assert await shown() == first.certificate
+        for each in (second, other_type, first):
+            tls.renew_certificate(each.certificate, each.key)
+            assert await shown() == each.certificate
 
 
 def test_a_key_that_belongs_to_another_certificate_is_refused() -> None:
