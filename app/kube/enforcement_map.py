@@ -1,12 +1,15 @@
 """The ConfigMap `fairgate-enforcement`: the documents of the enforcement objects, and the mode.
 
-It belongs to the chart. Its last contents are restored if somebody deletes or damages it.
+It belongs to the chart. Its last contents are restored if somebody deletes or damages it. Contents
+of another version of the chart may be unknown here: then the former documents stay in force until
+replicas of that version run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 
 from app.core.errors import ClusterError, InvalidInput
@@ -21,6 +24,11 @@ from app.kube.enforcement_spec import (
     read_documents,
     read_mode,
 )
+
+log = logging.getLogger("fairgate.kube")
+
+CHART = "helm.sh/chart"
+"""Label with the name and version of the chart."""
 
 Documents = dict[Ref, Object]
 
@@ -51,6 +59,8 @@ class EnforcementMap:
         self._on_change = on_change
         self._last_read: Object | None = None
         self._restoring = asyncio.Lock()
+        self._last_unknown = ""
+        """Why the contents of another version of the chart could not be read."""
         self.documents: Documents = {}
         """The documents as last read. A change replaces the whole dict."""
 
@@ -72,8 +82,23 @@ class EnforcementMap:
             try:
                 return self._accept_contents(found)
             except InvalidInput as error:
-                await self._restore(path, found, str(error))
+                if self._is_of_another_chart(found):
+                    self._report_unknown(str(error))
+                else:
+                    await self._restore(path, found, str(error))
                 return False
+
+    def _is_of_another_chart(self, found: Object | None) -> bool:
+        """Return whether the ConfigMap is from another version of the chart than the one read."""
+        if found is None or self._last_read is None:
+            return False
+        return bool(_chart_of(found)) and _chart_of(found) != _chart_of(self._last_read)
+
+    def _report_unknown(self, why: str) -> None:
+        if why != self._last_unknown:
+            facts = {"why": why}
+            log.warning("another version of the chart; former objects stay in force", extra=facts)
+        self._last_unknown = why
 
     def _accept_contents(self, found: Object | None) -> bool:
         """Enforce the contents of the ConfigMap. Return whether they changed.
@@ -110,3 +135,7 @@ class EnforcementMap:
         self._reports.report_restore(
             Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED]
         )
+
+
+def _chart_of(found: Object) -> str:
+    return str((found["metadata"].get("labels") or {}).get(CHART, ""))

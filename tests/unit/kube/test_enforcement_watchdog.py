@@ -237,6 +237,29 @@ async def test_chart_upgrade_at_any_time_during_the_writes_takes_effect(
     assert FAILURE not in [each.msg for each in caplog.records]
 
 
+async def test_a_config_map_of_a_later_chart_is_left_alone(
+    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replicas of the former version run while Helm upgrades."""
+    label = "helm.sh/chart"
+    server.objects[kept.map_path]["metadata"].setdefault("labels", {})[label] = "fairgate-0.2.0"
+    async with kept.keeping(pace=replace(QUICK, sweep=0.05)):
+        await kept.settle()
+        later = copy.deepcopy(server.objects[kept.map_path])
+        later["metadata"]["labels"][label] = "fairgate-0.3.0"
+        later["data"]["more"] = "{kind: MutatingAdmissionPolicy, metadata: {name: fairgate}}"
+        server.objects[kept.map_path] = later
+        del server.objects[kept.path(POLICY)]
+
+        async def is_restored() -> bool:
+            return kept.path(POLICY) in server.objects
+
+        await until(is_restored)
+        assert server.objects[kept.map_path] == later
+    told = [each for each in caplog.records if "another version" in each.msg]
+    assert len(told) == 1
+
+
 async def test_config_map_deleted_during_a_round_is_reported_once(
     server: Server, kept: Kept
 ) -> None:
