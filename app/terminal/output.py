@@ -96,9 +96,9 @@ def as_text(output: OutputOptions, found: Any, listing: Listing | None = None) -
     is_plain = escape_hidden_in_json(found) == found
     if form == OutputFormat.JSON:
         return json.dumps(found, indent=2, ensure_ascii=not is_plain)
-    import yaml
+    from app.terminal.yaml_text import dump_yaml
 
-    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=is_plain)).rstrip("\n")
+    return dump_yaml([found], allow_unicode=is_plain).rstrip("\n")
 
 
 def need_object_format(form: OutputFormat) -> None:

@@ -5,15 +5,15 @@ A note says which setting has no equivalent, once for all objects that have this
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-import yaml
-
 from app.core.errors import InvalidInput
 from app.core.quantities import parse_quantity
+from app.terminal.yaml_text import dump_yaml
 
 MOST_NAMED = 5
 """Most objects that one note names."""
@@ -122,8 +122,7 @@ class TenantNames:
 
 def write_documents(documents: Iterable[Mapping[str, Any]]) -> str:
     """Return YAML, a document for each object."""
-    dumped = yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True, width=100)
-    return str(dumped)
+    return dump_yaml(documents, explicit_start=True, width=100)
 
 
 def pool_document(name: str, labels: Mapping[str, str], tolerations: list[Any]) -> dict[str, Any]:
@@ -164,8 +163,8 @@ def decimal(value: Fraction) -> str:
 
 
 def format_quantity(value: Fraction) -> int | str:
-    """Return an amount as a YAML value."""
-    return int(value) if value.denominator == 1 else f"{float(value * 1000):g}m"
+    """Return an amount as a YAML value, rounded up to thousandths."""
+    return int(value) if value.denominator == 1 else f"{math.ceil(value * 1000)}m"
 
 
 def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from app.commands.doctor.assumptions import BINDERS, Assumptions
 from app.commands.doctor.cluster_checks import other_binders, other_schedulers
 from app.commands.doctor.device_checks import uncounted_classes, unmanaged_devices
@@ -25,6 +23,7 @@ from app.commands.doctor.workload_checks import (
 )
 from app.core.policy import Mode
 from app.core.safe_text import escape_hidden
+from app.terminal.yaml_text import dump_yaml
 
 IMAGE = "registry.example.com/fairgate"
 SECRET = "fairgate-redis-url"  # noqa: S105 (a name)
@@ -119,9 +118,7 @@ def as_yaml(sections: Iterable[Section]) -> str:
     """Return the values as a file for `helm install --values`."""
     parts = ["# Values of the chart fairgate for this cluster, written by fairgate doctor."]
     for each in sections:
-        written = yaml.safe_dump(
-            {each.key: each.value}, sort_keys=False, width=WIDTH, default_flow_style=False
-        )
+        written = dump_yaml([{each.key: each.value}], width=WIDTH, default_flow_style=False)
         lines = [_noted(line, each.notes) for line in written.rstrip().splitlines()]
         parts.append("\n".join([*(f"# {line}" for line in each.comment.splitlines()), *lines]))
     return "\n\n".join(parts) + "\n"

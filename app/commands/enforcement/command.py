@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import yaml
 
 from app.core.errors import InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
@@ -32,6 +31,7 @@ from app.kube.enforcement_spec import (
     read_documents,
     read_mode,
 )
+from app.terminal.yaml_text import dump_yaml
 
 SUFFIX = ".static.k8s.io"
 """Ending of the names of such objects. The API server reserves it."""
@@ -60,7 +60,7 @@ class EnforcementOptions:
 
 def run(options: EnforcementOptions) -> None:
     """Write the file, and print the configuration of the API server. Raises FairgateError."""
-    text = yaml.safe_dump_all(static_policies(asyncio.run(_read(options))), sort_keys=False)
+    text = dump_yaml(static_policies(asyncio.run(_read(options))))
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
         (options.folder / FILE).write_text(text)
@@ -68,7 +68,7 @@ def run(options: EnforcementOptions) -> None:
         raise InvalidInput(f"{options.folder / FILE} cannot be written: {error}") from error
     print(f"# {options.folder / FILE} is written. Copy it to every API server, and add the next")
     print("# lines to the file of --admission-control-config-file, with the path of its folder:")
-    print(yaml.safe_dump(admission_configuration(options.folder.absolute()), sort_keys=False))
+    print(dump_yaml([admission_configuration(options.folder.absolute())]))
 
 
 def static_policies(data: Mapping[str, str]) -> list[Object]:

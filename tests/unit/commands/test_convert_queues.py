@@ -13,7 +13,7 @@ import yaml
 from app.commands.convert import kueue, slurm, volcano
 from app.commands.convert.command import convert_kueue, managed_test
 from app.commands.convert.kubernetes_objects import read_objects
-from app.commands.convert.tenant_documents import Notes, write_documents
+from app.commands.convert.tenant_documents import Notes, format_quantity, write_documents
 from app.config.settings import MANAGED
 from app.core.errors import InvalidInput
 from app.core.model import Millis, Quota, Tenant
@@ -248,3 +248,11 @@ def test_settings_of_slurm_without_an_equivalent_are_named() -> None:
 def test_invalid_dumps_are_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         from_slurm(text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [("2", 2), ("0.5", "500m"), ("1000.5", "1000500m"), ("123456.7", "123456700m")],
+)
+def test_amounts_are_quantities_of_kubernetes(amount: str, written: int | str) -> None:
+    assert format_quantity(Fraction(amount)) == written
