@@ -173,7 +173,7 @@ def try_(
     """Test a manifest: show a refusal, or where and when its pods would start, and remedies."""
     from app.kubectl import commands
 
-    names = [each for each in (contexts or "").split(",") if each]
+    names = list(dict.fromkeys(each for each in (contexts or "").split(",") if each))
     code = commands.attempt(connection, output, file, scope.namespace, names)
     if code:
         raise typer.Exit(code)

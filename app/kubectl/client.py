@@ -9,7 +9,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -40,6 +40,10 @@ class ApiAnswer:
     at: datetime
     age: float
     warnings: tuple[str, ...] = ()
+
+    def with_warning(self, warning: str) -> ApiAnswer:
+        """Return this answer with one more warning. An equal one is not repeated."""
+        return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, warning))))
 
     def as_object(self) -> Any:
         """Return the body as a JSON object. Raises ClusterUnavailable if it is anything else."""

@@ -19,7 +19,7 @@ from app.kubectl import (
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions, NamespaceScope
-from app.kubectl.output import show, write
+from app.kubectl.output import MORE, show, write
 from app.terminal.output import (
     Item,
     Listing,
@@ -109,7 +109,10 @@ def _queue(
     if pod_filter is None:
         return client.list_pages(path, query, limit)
     found, answer = client.list_pages(path, query)
-    return {**found, "items": [*filter(pod_filter, found["items"])][:limit]}, answer
+    items = [*filter(pod_filter, found["items"])]
+    if limit is not None and len(items) > limit:
+        answer = answer.with_warning(MORE)
+    return {**found, "items": items[:limit]}, answer
 
 
 def _queues(
@@ -123,9 +126,10 @@ def _queues(
         known, answer = client.list_pages("/tenants")
     found: list[Any] = []
     hidden: list[str] = []
-    left = limit
+    left, has_more = limit, False
     for name in [each["name"] for each in known["items"] if each["pending"]]:
         if left is not None and left <= 0:
+            has_more = True
             break
         try:
             waiting, answer = _queue(client, name, query, pod_filter, left)
@@ -136,9 +140,13 @@ def _queues(
                 raise
             continue
         found.append(waiting)
+        has_more = has_more or bool(waiting.get("continue"))
         left = None if left is None else left - len(waiting["items"])
     if hidden:
-        warn(f"you may not see the queue of {', '.join(hidden)}; others are shown.")
+        named = ", ".join(hidden)
+        answer = answer.with_warning(f"you may not see the queue of {named}; others are shown.")
+    if has_more:
+        answer = answer.with_warning(MORE)
     return {"items": found}, answer
 
 

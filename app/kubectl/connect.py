@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import urllib.request
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,13 @@ MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OSError, yaml.YAML
 
 def direct_client(server: str, token: str | None, authority: Path | None) -> ApiClient:
     """Return a client for a URL that authenticates by token. Raises InvalidInput."""
-    url = urlsplit(server)
+    no_url = f"--server {server} is not a URL such as https://fairgate.example:8443."
+    try:
+        url = urlsplit(server)
+    except ValueError as error:
+        raise InvalidInput(no_url) from error
     if url.scheme not in ("https", "http") or not url.hostname or url.path.rstrip("/"):
-        raise InvalidInput(f"--server {server} is not a URL such as https://fairgate.example:8443.")
+        raise InvalidInput(no_url)
     if url.scheme == "http" and url.hostname not in LOCAL:
         raise InvalidInput(f"--server {server} would send your token in the clear; use https.")
     if not token:
@@ -40,14 +45,21 @@ def direct_client(server: str, token: str | None, authority: Path | None) -> Api
             "With --server a token is needed: set FAIRGATE_TOKEN to what kubectl create token "
             "NAME --audience fairgate prints, or give it by --token."
         )
-    proxy = None
+    proxy = ""
     if not urllib.request.proxy_bypass(url.netloc):
-        proxy = urllib.request.getproxies().get(url.scheme)
+        proxy = urllib.request.getproxies().get(url.scheme, "")
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"  # as Go programs read it
     trust: dict[str, Any] = {
         "cert_reqs": "CERT_REQUIRED",
         "ca_certs": str(authority) if authority else None,
     }
-    pool = urllib3.ProxyManager(proxy, **trust) if proxy else urllib3.PoolManager(**trust)
+    try:
+        pool = urllib3.ProxyManager(proxy, **trust) if proxy else urllib3.PoolManager(**trust)
+    except urllib3.exceptions.HTTPError as error:
+        raise InvalidInput(
+            f"The proxy {proxy} cannot be used ({error}); set {url.scheme}_proxy to an http URL."
+        ) from error
     headers = [("Authorization", f"Bearer {token.strip()}")]
     return ApiClient(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
 
@@ -69,7 +81,14 @@ def kubeconfig_client(options: KubeconfigOptions) -> ApiClient:
     finally:
         logging.getLogger().removeHandler(said)
     _check(user, configuration, said)
-    pool = RESTClientObject(configuration).pool_manager
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of missing packages: an error follows
+            pool = RESTClientObject(configuration).pool_manager
+    except (ImportError, urllib3.exceptions.HTTPError) as error:
+        raise InvalidInput(
+            f"The proxy {configuration.proxy} of the kubeconfig {paths} cannot be used ({error}); "
+            "set its proxy-url to an http URL."
+        ) from error
     # The library ignores impersonation, and would act as the user itself.
     deputy = impersonation_headers(user)
 

@@ -26,6 +26,8 @@ PIPE_WIDTH = 1000
 """Line width of files and pipes: their lines are never wrapped."""
 
 
+MORE = "there is more; raise --limit to see it."
+
 Fetch = Callable[[], tuple[Any, ApiAnswer]]
 Draw = Callable[[Any, datetime], Block | str]
 
@@ -64,13 +66,14 @@ def _print(
     output: OutputOptions, found: Any, answer: ApiAnswer, draw: Draw, listing: Listing | None
 ) -> None:
     if output.is_data:
-        print(as_text(output, found, listing), flush=True)
+        if text := as_text(output, found, listing):  # no names, or CSV without rows
+            print(text, flush=True)
     else:
         write(draw(escape_hidden_in_json(found), answer.at), output)
 
 
 def _notes(found: Any, answer: ApiAnswer) -> list[str]:
-    return [note for note in (*answer.warnings, _note(found, answer)) if note]
+    return [note for note in dict.fromkeys((*answer.warnings, _note(found, answer))) if note]
 
 
 def _note(found: Any, answer: ApiAnswer) -> str:
@@ -79,7 +82,7 @@ def _note(found: Any, answer: ApiAnswer) -> str:
     if isinstance(found, dict) and found.get("more"):
         return "there are older entries; raise --limit (10000 at most), or set --until."
     if isinstance(found, dict) and found.get("continue"):
-        return "there is more; raise --limit to see it."
+        return MORE
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import webbrowser
 from datetime import datetime, timezone
 from typing import Any
@@ -83,8 +84,8 @@ def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
     except ClusterRefused as error:
         if error.status != FORBIDDEN:
             raise
-        warn(f"you may not see the users of {tenant}; its own quotas are shown.")
-        return {"items": rows}, answer
+        warning = f"you may not see the users of {tenant}; its own quotas are shown."
+        return {"items": rows}, answer.with_warning(warning)
     rows += [
         {"tenant": tenant, "user": each["name"], "pool": pool, **empty, "used": used,
          "pending": each["pending"]}
@@ -157,6 +158,11 @@ def skew(client: str, server: str) -> str:
     return "supported" if same_major and abs(int(ours[2]) - int(theirs[2])) <= 1 else "unsupported"
 
 
+def _open_browser(address: str) -> None:
+    if not webbrowser.open(address):
+        warn("no browser was found: open the address above. It is valid once.")
+
+
 def open_page(client: ApiClient, port: int, *, browser: bool) -> None:
     """Serve the page on the loopback and open it in the browser, until Ctrl-C."""
     from app.kubectl.page_proxy import PageProxy
@@ -169,8 +175,9 @@ def open_page(client: ApiClient, port: int, *, browser: bool) -> None:
             f"Port {port} cannot be used ({error.strerror}); choose another by --port."
         ) from error
     print(proxy.address, flush=True)
-    if browser and not webbrowser.open(proxy.address):
-        warn("no browser was found: open the address above. It is valid once.")
+    if browser:
+        # In a thread, because a text browser waits here until it ends.
+        threading.Thread(target=_open_browser, args=(proxy.address,), daemon=True).start()
     warn("the page is served until Ctrl-C. The address is valid once, for one browser.")
     try:
         proxy.serve()

@@ -206,6 +206,27 @@ def test_a_proxy_is_used(plain: Rest, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "ftp://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path, proxy: str) -> None:
+    cluster = {"server": "http://cluster.invalid", "proxy-url": proxy}
+    file = kubeconfig(tmp_path / "a", cluster, {"token": "t"})
+    with pytest.raises(InvalidInput, match=f"The proxy {proxy} of the kubeconfig"):
+        opened(file)
+
+
+def test_a_proxy_of_the_environment_needs_no_scheme(
+    plain: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", plain.url.removeprefix("http://"))
+    monkeypatch.setenv("no_proxy", "")
+    options = ConnectionOptions(KubeconfigOptions(""), "http://localhost:1", "t")
+    options.create_client().get("/pools")
+    assert plain.asked[-1].headers["host"] == "localhost:1"
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
+    with pytest.raises(InvalidInput, match="The proxy socks5://"):
+        options.create_client()
+
+
 def test_several_kubeconfig_files_are_merged_and_a_context_is_selectable(
     plain: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
