@@ -121,6 +121,9 @@ class AdoptEvictExecutor:
         self._turns = _Turns()
         self._backoffs: dict[str, ServerBackoff] = {}
         """Backoffs of namespaces whose last order failed."""
+        self._failing: set[str] = set()
+        """Namespaces in which an order failed since the last success."""
+        self._server_backoff = ServerBackoff()
         self._workers, self._pauses = TaskSet(_log_failure), TaskSet(_log_failure)
 
     def start_order(self, order: Correction) -> None:
@@ -171,10 +174,12 @@ class AdoptEvictExecutor:
     async def stop(self) -> None:
         """Cancel all orders. The next leader observes their results."""
         self._turns.clear()
-        await self._pauses.stop()
         await self._workers.stop()
+        await self._pauses.stop()
+        self._turns.paused.clear()
         self._orders.clear()
         self._backoffs.clear()
+        self._failing.clear()
 
     def _start_worker(self) -> None:
         if len(self._workers) < CONCURRENCY:
@@ -189,21 +194,27 @@ class AdoptEvictExecutor:
             finally:
                 self._orders.pop(uid, None)
 
-    def _pause(self, namespace: str, error: ClusterError) -> None:
-        """Delay further orders of a namespace, so that others do not wait for its failures."""
-        if namespace in self._turns.paused:
-            return
-        self._turns.paused.add(namespace)
-        backoff = self._backoffs.setdefault(namespace, ServerBackoff())
-        self._pauses.start(self._end_pause(namespace, backoff.next_delay(error)))
+    async def _pause(self, namespace: str, error: ClusterError) -> None:
+        """Delay further orders of a namespace, so that others do not wait for its failures.
+
+        If many namespaces fail one after the other, the API server is overloaded: wait for it.
+        """
+        if namespace not in self._turns.paused:
+            self._turns.paused.add(namespace)
+            backoff = self._backoffs.setdefault(namespace, ServerBackoff())
+            self._pauses.start(self._end_pause(namespace, backoff.next_delay(error)))
+        self._failing.add(namespace)
+        if len(self._failing) >= CONCURRENCY:
+            await asyncio.sleep(self._server_backoff.next_delay(error))
 
     async def _end_pause(self, namespace: str, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._turns.paused.discard(namespace)
-        if namespace in self._turns:
-            self._start_worker()
-        else:
+        if namespace not in self._turns:
             self._backoffs.pop(namespace, None)
+            return
+        for _ in range(CONCURRENCY):
+            self._start_worker()
 
     async def _execute(self, order: Correction) -> None:
         if self._leadership.seconds_left() <= 0:
@@ -213,12 +224,14 @@ class AdoptEvictExecutor:
         except ClusterError as error:
             facts = {**_facts(order, error), "tried": _VERBS[type(order)]}
             log.warning("a pod or claim could not be put right; tried again later", extra=facts)
-            if isinstance(order, EvictPod):  # if it was evicted after all, the watch shows it
+            if isinstance(order, EvictPod) and isinstance(error, ClusterRefused):
                 await self._event_queue.put(EvictionRefused(self._clock(), order.ref.uid))
             if not isinstance(error, ClusterRefused) or error.status in (409, 429):
-                self._pause(order.ref.namespace, error)
+                await self._pause(order.ref.namespace, error)
         else:
             self._backoffs.pop(order.ref.namespace, None)
+            self._failing.clear()
+            self._server_backoff.reset()
 
     async def _attempt(self, order: Correction) -> None:
         match order:

@@ -29,6 +29,9 @@ PERIOD_SECONDS = 1.0
 AMOUNTS_PERIODS = 10
 """Least number of periods between two writes of an object, if only amounts change."""
 
+MOST_PERIODS = 30
+"""Most periods until a status without an answer is written again. They double from one."""
+
 REFUSED_DELAY_MS = 500
 """Time until a refused status is written again. It doubles with each further refusal, to 32 s."""
 
@@ -68,8 +71,8 @@ class Publisher:
         """By kind: what was stored when this replica began to lead."""
         self._keys: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
         """By object and field: the keys that the stored map may have, since this replica leads."""
-        self._failed_in: dict[tuple[str, str], int] = {}
-        """The period in which the last write of an object failed."""
+        self._unanswered: dict[tuple[str, str], tuple[int, int]] = {}
+        """Objects whose last write got no answer: the period, and the number of such writes."""
         self._server_backoff = ServerBackoff()
         self._refused: Backoff[tuple[str, str]] = Backoff()
 
@@ -81,7 +84,7 @@ class Publisher:
         self._published.clear()
         self._refused.clear()
         self._keys.clear()
-        self._failed_in.clear()
+        self._unanswered.clear()
         self._stored = None
 
     async def _publish_changes(self) -> None:
@@ -92,7 +95,7 @@ class Publisher:
         self._metrics.set_drift(self._engine.drift.ratio)
         statuses = self._statuses(view, fragmentation)
         by_object: tuple[dict[tuple[str, str], Any], ...]
-        by_object = (self._published, self._keys, self._failed_in)
+        by_object = (self._published, self._keys, self._unanswered)
         for known in by_object:
             for key in known.keys() - statuses.keys():
                 del known[key]
@@ -110,6 +113,9 @@ class Publisher:
 
     def _is_due(self, key: tuple[str, str], status: ObjectStatus) -> bool:
         before = self._published.get(key)
+        period, times = self._unanswered.get(key, (0, 0))
+        if times and self._period - period < min(1 << (times - 1), MOST_PERIODS):
+            return False
         if before is None or before.period is None:
             return True
         if before.status == status:
@@ -139,12 +145,14 @@ class Publisher:
         return True
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
-        """Write statuses. An object comes last if its last write failed.
+        """Write statuses. Those without an answer before come last.
 
         A status that the API server refuses, for example because its object became too large, is
-        tried again later. At any other failure, stop and wait for the retry delay.
+        tried again later, and so is one without an answer. If a second one gets no answer, stop and
+        wait for the retry delay.
         """
-        for key in sorted(statuses, key=lambda each: self._failed_in.get(each, 0)):
+        unanswered = 0
+        for key in sorted(statuses, key=lambda each: self._unanswered.get(each, (0, 0))):
             status = statuses[key]
             if not self._leads():
                 return
@@ -157,15 +165,19 @@ class Publisher:
                 log.warning("status not published; tried again later", extra=facts)
                 if (before := self._published.get(key)) is not None:
                     self._published[key] = before._replace(period=None)
-                self._failed_in[key] = self._period
                 if isinstance(error, ClusterRefused) and error.status != 429:
                     self._refused.record_failure(key, self._clock(), REFUSED_DELAY_MS)
+                    continue
+                _, times = self._unanswered.get(key, (0, 0))
+                self._unanswered[key] = self._period, times + 1
+                unanswered += 1
+                if unanswered == 1:
                     continue
                 await asyncio.sleep(self._server_backoff.next_delay(error))
                 return
             self._server_backoff.reset()
             self._refused.clear_failures(key)
-            self._failed_in.pop(key, None)
+            self._unanswered.pop(key, None)
             self._published[key] = _Published(status, self._period)
             for field, value in _maps(status.fields).items():
                 self._keys[key][field] = frozenset(value)

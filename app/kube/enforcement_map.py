@@ -111,7 +111,7 @@ class EnforcementMap:
             return False
         documents, mode = read_documents(data), read_mode(data)
         assert found is not None, "what is not there holds no documents"
-        self._last_read = found
+        self._last_read, self._last_unknown = found, ""
         self._default_mode(mode)
         before, self.documents = self.documents, documents
         self._on_change(before)

@@ -19,7 +19,7 @@ from app.kubectl import (
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions, NamespaceScope
-from app.kubectl.output import MORE, show, write
+from app.kubectl.output import MAY_BE_MORE, MORE, show, write
 from app.terminal.output import (
     Item,
     Listing,
@@ -129,7 +129,7 @@ def _queues(
     left, has_more = limit, False
     for name in [each["name"] for each in known["items"] if each["pending"]]:
         if left is not None and left <= 0:
-            has_more = True
+            answer = answer.with_warning(MAY_BE_MORE)
             break
         try:
             waiting, answer = _queue(client, name, query, pod_filter, left)
@@ -145,7 +145,7 @@ def _queues(
     if hidden:
         named = ", ".join(hidden)
         answer = answer.with_warning(f"you may not see the queue of {named}; others are shown.")
-    if has_more:
+    if has_more and MAY_BE_MORE not in answer.warnings:
         answer = answer.with_warning(MORE)
     return {"items": found}, answer
 

@@ -58,7 +58,8 @@ def direct_client(server: str, token: str | None, authority: Path | None) -> Api
         pool = urllib3.ProxyManager(proxy, **trust) if proxy else urllib3.PoolManager(**trust)
     except urllib3.exceptions.HTTPError as error:
         raise InvalidInput(
-            f"The proxy {proxy} cannot be used ({error}); set {url.scheme}_proxy to an http URL."
+            f"The proxy {_without_user(proxy)} cannot be used; set {url.scheme}_proxy to the URL "
+            "of an http proxy."
         ) from error
     headers = [("Authorization", f"Bearer {token.strip()}")]
     return ApiClient(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
@@ -86,8 +87,8 @@ def kubeconfig_client(options: KubeconfigOptions) -> ApiClient:
             pool = RESTClientObject(configuration).pool_manager
     except (ImportError, urllib3.exceptions.HTTPError) as error:
         raise InvalidInput(
-            f"The proxy {configuration.proxy} of the kubeconfig {paths} cannot be used ({error}); "
-            "set its proxy-url to an http URL."
+            f"The proxy {_without_user(str(configuration.proxy))} of the kubeconfig {paths} cannot "
+            "be used; set its proxy-url to the URL of an http proxy."
         ) from error
     # The library ignores impersonation, and would act as the user itself.
     deputy = impersonation_headers(user)
@@ -97,6 +98,12 @@ def kubeconfig_client(options: KubeconfigOptions) -> ApiClient:
         return [*deputy, ("Authorization", token)] if token else deputy
 
     return ApiClient(pool, configuration.host.rstrip("/"), AGGREGATED, headers, namespace)
+
+
+def _without_user(url: str) -> str:
+    """Return a URL without user and password, which may not appear in messages."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
 
 
 def _load(

@@ -27,6 +27,7 @@ PIPE_WIDTH = 1000
 
 
 MORE = "there is more; raise --limit to see it."
+MAY_BE_MORE = "there may be more in other queues; raise --limit to see it."
 
 Fetch = Callable[[], tuple[Any, ApiAnswer]]
 Draw = Callable[[Any, datetime], Block | str]

@@ -73,7 +73,7 @@ def next_step(
     current, staged = content["tls.crt"], content.get("next.crt")
     # A replica whose clock is wrong may have made a certificate of the future.
     if now >= expires_at(current) or not is_valid_yet(current, now):
-        return RotationStep.REPLACE  # no client accepts it, so a gradual rotation is pointless
+        return RotationStep.REPLACE  # clients refuse it, so a gradual rotation is pointless
     if staged and is_valid_yet(staged, now) and not is_renewal_due(staged, now):
         return RotationStep.PROMOTE if steady >= settle else RotationStep.REST
     if staged or is_renewal_due(current, now):

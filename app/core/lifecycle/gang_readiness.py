@@ -15,10 +15,10 @@ from app.core.model import Millis, Phase, Uid
 
 
 class GangReadiness:
-    """Records the readiness of each gang in its fields `lacks`, `lost` and `evicting`.
+    """Records the readiness of each gang in fields of the gang.
 
-    `lacks` is the start of the incomplete state. `lost`: a pod left before all ran. `evicting` is
-    the reason for the eviction of the released pods, or an empty string.
+    `incomplete_since` is the start of the incomplete state. `has_lost_pod`: a pod left before all
+    ran. `eviction_reason` is why its released pods are evicted, or an empty string.
     """
 
     def __init__(self) -> None:
@@ -159,9 +159,15 @@ class GangReadiness:
         return found
 
     def cancel_evictions(self) -> list[Gang]:
-        """End all evictions. Return the gangs, which must settle again."""
+        """End all evictions, also those that are ordered. Return the gangs.
+
+        They must settle again.
+        """
         gangs = list(self.evicting.values())
         for gang in gangs:
+            for tracked in gang.members:
+                if tracked.eviction_reason == gang.eviction_reason:
+                    tracked.eviction_reason = ""
             gang.eviction_reason = ""
         self.evicting.clear()
         return gangs

@@ -234,8 +234,9 @@ class Gangs:
         self.unmark_ready(tracked)
         self.readiness.record_pod_gone(tracked)
         self._drop(gang, tracked)
-        if gang.present < gang.size:
-            self._readmit_surplus_pods(gang, gang.size - gang.present)
+        missing = gang.size - gang.present - len(gang.succeeded_pods)
+        if missing > 0:
+            self._readmit_surplus_pods(gang, missing)
         if gang.pods:
             self._dequeue_unless_single(gang)
 

@@ -200,14 +200,17 @@ class SchedulingCycle:
         self._reclaimer.candidates.forget_pod(uid)
 
     def _release_unmanaged(self, epoch: int) -> list[Effect]:
-        """Release the held pods without managed requests. They wait for no other pod.
+        """Release held pods without managed requests, without regard to the fair order.
 
-        They get half of the free slots at most, so that thousands of them delay no others.
+        They take half of all releases in flight at most, so that thousands of them delay no others.
         """
         idle = [self._registry.held_unmanaged[uid] for uid in sorted(self._registry.held_unmanaged)]
         effects: list[Effect] = []
-        free_slots = max(0, self._max_in_flight - len(self.in_flight))
-        for tracked in idle[: (free_slots + 1) // 2]:
+        pods = self._registry.pods
+        begun = sum(uid in pods and not pods[uid].pod.needs_managed for uid in self.in_flight)
+        most = max(1, self._max_in_flight // 2) - begun
+        free_slots = self._max_in_flight - len(self.in_flight)
+        for tracked in idle[: max(0, min(most, free_slots))]:
             effects.append(self._release_one(tracked, NO_POOL, None, epoch, None))
             self.reservations.drop(tracked, tracked.pod.uid)
         return effects

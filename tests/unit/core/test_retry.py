@@ -91,14 +91,14 @@ class PartlyDown(SlowPort):
 
 
 async def test_failures_in_one_namespace_delay_no_other() -> None:
-    port, inbox = PartlyDown(), EventQueue()
+    port = PartlyDown()
     corrections = AdoptEvictExecutor(
         port,
         FakeClaims(),
         port,
         FakeCorrector(),
         FakeLead(),
-        inbox,
+        EventQueue(),
         FakeMeters(),
         lambda: Millis(7),
     )
@@ -108,10 +108,55 @@ async def test_failures_in_one_namespace_delay_no_other() -> None:
     async with asyncio.timeout(20):
         while not port.begun:
             await asyncio.sleep(0)
-    # Else the engine would never choose the pod for another eviction.
-    refused = await inbox.take_batch(20)
-    assert ev.EvictionRefused(Millis(7), Uid("0")) in refused
-    assert len(refused) <= CONCURRENCY
+    await corrections.stop()
+
+
+async def test_an_overloaded_server_gets_few_requests_although_namespaces_take_turns() -> None:
+    port, corrector = PartlyDown(), FakeCorrector()
+    corrections = AdoptEvictExecutor(
+        port,
+        FakeClaims(),
+        corrector,
+        FakeCorrector(),
+        FakeLead(),
+        EventQueue(),
+        FakeMeters(),
+        lambda: Millis(7),
+    )
+    corrector.silent = True
+    for i in range(500):
+        corrections.start_order(EvictPod(PodRef(Uid(f"{i}"), f"n{i}", "p"), "no node took it"))
+    async with asyncio.timeout(20):
+        while len(corrector.asked) < CONCURRENCY:
+            await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(corrector.asked) <= 2 * CONCURRENCY
+    await corrections.stop()
+
+
+async def test_all_workers_go_on_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerBackoff, "next_delay", lambda self, error: 0.0)
+    port, corrector = SlowPort(), FakeCorrector()
+    corrector.silent = True
+    corrections = AdoptEvictExecutor(
+        port,
+        FakeClaims(),
+        corrector,
+        corrector,
+        FakeLead(),
+        EventQueue(),
+        FakeMeters(),
+        lambda: Millis(7),
+    )
+    for i in range(CONCURRENCY):
+        corrections.start_order(EvictPod(PodRef(Uid(f"{i}"), "n", f"p{i}"), "no node took it"))
+    for i in range(50):
+        corrections.start_order(Adopt(PodRef(Uid(f"a{i}"), "n", f"a{i}"), {}))
+    async with asyncio.timeout(20):
+        while len(port.begun) < CONCURRENCY:
+            await asyncio.sleep(0)
+    port.open.set()
     await corrections.stop()
 
 
