@@ -218,6 +218,17 @@ def test_further_names_are_in_the_certificate(chart: Chart) -> None:
     assert spec["ipAddresses"] == ["10.0.0.7"]
 
 
+def test_a_resize_by_which_a_pod_gets_its_first_managed_resource_is_judged(chart: Chart) -> None:
+    documents = chart.render("extraManagedResources={cpu}")
+    hooks = of_kind(documents, "ValidatingWebhookConfiguration")["fairgate"]["webhooks"]
+    [resize] = [each for each in hooks if each["name"] == "resize.fairgate.io"]
+    [condition] = resize["matchConditions"]
+    before, _, after = condition["expression"].rpartition("||\n(dyn(")
+    assert "oldObject.spec" in before
+    assert "'cpu'" in after
+    assert after.startswith("object.spec.?containers")
+
+
 # --- lists ---
 
 
