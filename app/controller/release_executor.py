@@ -55,6 +55,7 @@ class Releases:
         self._metrics = metrics
         self._clock = clock
         self._slots = asyncio.Semaphore(concurrency)
+        self._unmanaged_slots = asyncio.Semaphore(max(1, concurrency // 4))
         self._depose = depose
         self._gathered: list[Release] = []
         self._tasks = TaskSet(self._handle_failure)
@@ -114,7 +115,8 @@ class Releases:
     async def _attempt(self, order: Release, intended: asyncio.Future[bool]) -> ReleaseOutcome:
         if not await asyncio.shield(intended):
             return ReleaseOutcome.UNSENT
-        async with self._slots:
+        # Pods without managed requests have no pool. Each of their claims is written before it.
+        async with self._slots if order.intent.pool else self._unmanaged_slots:
             if self._leadership.seconds_left() <= 0:
                 return ReleaseOutcome.HELD
             answer = await self._releaser.release(order)

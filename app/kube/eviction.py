@@ -23,9 +23,10 @@ SERVER_SECONDS = 5
 LEAST_SECONDS = 0.05
 """Shortest useful time limit. An eviction with less time is not sent."""
 
-LONGEST_GRACE = 600
-"""Longest grace period of an evicted pod in seconds, equal to the time that a reclaim waits. The
-pod's own grace period may be a year.
+LONGEST_GRACE = 540
+"""Longest grace period of an evicted pod in seconds, shorter than the 600 s that a reclaim waits.
+
+The pod's own grace period may be a year.
 """
 
 OVERRIDE_GRACE = 20

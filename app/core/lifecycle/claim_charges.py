@@ -75,6 +75,8 @@ class ClaimCharges:
         self._touched: dict[ClaimKey, bool] = {}
         """Changed claims (True), and claims that a changed pod names (False)."""
         self._seen: dict[Uid, None] = {}
+        self._max_by_claim: dict[ClaimKey, tuple[ResourceClaim, int, Amounts]] = {}
+        """The most that each claim can get, with the claim and the version of the classes."""
         self._all_device_claims: dict[ClaimKey, None] = {}
         """Claims that request all devices of a node."""
         self._reused: dict[ClaimKey, None] = {}
@@ -117,6 +119,7 @@ class ClaimCharges:
         """
         known = self._claims.pop(key, None)
         self._all_device_claims.pop(key, None)
+        self._max_by_claim.pop(key, None)
         if known is not None:
             self._last_users.pop(key, None)
             self._reused[key] = None
@@ -139,7 +142,7 @@ class ClaimCharges:
         elif was_freed and claim.uid == known.uid:
             users = self._users.get(key)
             bound = users.bound_pods if users is not None else set()
-            self._lost.add(known, self._classes.count_amounts(known), bound)
+            self._lost.add(known, self._amounts_of(known), bound)
 
     def set_secured_required(self, guarded: bool) -> None:
         """Set whether held pods wait until their claims are secured. No claim is secured yet."""
@@ -168,11 +171,9 @@ class ClaimCharges:
         if not self.is_in_use(claim.key):
             return
         former = self._deleted_claims.setdefault(claim.key, [])
-        counts = self._classes.count_amounts(claim)
-        if not any(_covers(self._classes.count_amounts(each), counts) for each in former):
-            former[:] = [
-                each for each in former if not _covers(counts, self._classes.count_amounts(each))
-            ]
+        counts = self._amounts_of(claim)
+        if not any(_covers(self._amounts_of(each), counts) for each in former):
+            former[:] = [each for each in former if not _covers(counts, self._amounts_of(each))]
             former.append(claim)
 
     def find_claim(self, key: ClaimKey) -> ResourceClaim | None:
@@ -181,7 +182,24 @@ class ClaimCharges:
 
     def count_amounts(self, claim: ResourceClaim) -> Amounts:
         """Return the managed amounts of a claim."""
-        return self._classes.count_amounts(claim)
+        return self._amounts_of(claim)
+
+    def _amounts_of(self, claim: ResourceClaim) -> Amounts:
+        is_allocated = claim.allocated_devices is not None
+        return self._classes.count_amounts(claim) if is_allocated else self._max_amounts(claim)
+
+    def _max_amounts(self, claim: ResourceClaim) -> Amounts:
+        """Return `count_max_amounts` of a claim, computed once for each version of the claim.
+
+        A claim may have thousands of alternatives, and thousands of waiting pods.
+        """
+        if claim.key in self._all_device_claims:  # it depends on the nodes
+            return self._classes.count_max_amounts(claim)
+        known = self._max_by_claim.get(claim.key)
+        if known is None or known[0] is not claim or known[1] != self._classes.version:
+            most = self._classes.count_max_amounts(claim)
+            known = self._max_by_claim[claim.key] = claim, self._classes.version, most
+        return known[2]
 
     def has_devices(self, requests: Amounts) -> bool:
         """Return whether requests of containers include managed devices."""
@@ -262,16 +280,18 @@ class ClaimCharges:
         first: Uid = min(peers[0] for peers in users.waiting.values())
         return self._claims_by_pod[first].user
 
-    def set_leftover(self, key: ClaimKey, joinable: bool | None) -> None:
-        """Set whether a claim without users is charged. `joinable`: waiting pods may use it."""
-        if self.joins.set_leftover(key, joinable):
+    def set_leftover(self, key: ClaimKey, why: str | None) -> None:
+        """Set why waiting pods may not use a charged claim without users. None: not charged."""
+        if self.joins.set_leftover(key, why):
             self._stale.update(dict.fromkeys(self._waiting_pods(key)))
 
     def _may_have_devices(self, key: ClaimKey) -> bool:
         claim = self._claims.get(key)
         if claim is None or key in self._deleted_claims or key in self._lost:
             return True
-        return bool(self._classes.count_max_amounts(claim) or self._classes.count_amounts(claim))
+        if claim.allocated_devices is not None and not self._users[key].unbound:
+            return bool(self._amounts_of(claim))
+        return bool(self._max_amounts(claim) or self._amounts_of(claim))
 
     def current_grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
         """Return the current claims of a pod. A release at this moment is for these."""
@@ -279,9 +299,7 @@ class ClaimCharges:
         for ref in pod.claims:
             claim = self._claims.get((pod.namespace, ref.name))
             if claim is not None:
-                found[ref.name] = GrantedClaim(
-                    ref.name, claim.uid, self._classes.count_amounts(claim)
-                )
+                found[ref.name] = GrantedClaim(ref.name, claim.uid, self._amounts_of(claim))
         return tuple(found.values())
 
     def device_needs(self, pod: Pod) -> list[DeviceNeed]:
@@ -386,7 +404,7 @@ class ClaimCharges:
                 what = f"ResourceClaim {ref.name}" if ref.name else f"template of claim {ref.entry}"
                 raise InvalidInput(f"There is no {what}; create it, or add it to the manifest.")
             names |= claim.class_names
-            amounts = self._classes.count_max_amounts(claim)
+            amounts = self._max_amounts(claim)
             asks = asks or bool(amounts)
             users = self._users.get(key)
             first = users.charged_pod if users is not None else None
@@ -593,14 +611,14 @@ class ClaimCharges:
         claim = self._claims.get(key)
         found: dict[Resource, int] = {}
         if claim is not None and not (key in self._lost and claim.allocated_devices is None):
-            found = self._classes.count_amounts(claim)
+            found = dict(self._amounts_of(claim))
         users = self._users[key]
         if users.unbound or not users.using:
             found = add_amounts(found, self._growth(key))
         for amounts in self._lost.amounts_of(key):
             found = add_amounts(found, amounts)
         for former in self._deleted_claims.get(key, ()):
-            found = max_amounts(found, self._classes.count_amounts(former))
+            found = max_amounts(found, self._amounts_of(former))
         if standing.use is not None:
             for grant in pod.granted_claims or ():
                 same = claim is not None and claim.uid == grant.uid
@@ -619,9 +637,9 @@ class ClaimCharges:
         if claim is None:
             return {}
         if claim.allocated_devices is None:
-            return self._classes.count_max_amounts(claim) if key in self._lost else {}
-        counts = self._classes.count_amounts(claim)
-        most = self._classes.count_max_amounts(claim)
+            return self._max_amounts(claim) if key in self._lost else {}
+        counts = self._amounts_of(claim)
+        most = self._max_amounts(claim)
         return {r: v - counts.get(r, 0) for r, v in most.items() if v > counts.get(r, 0)}
 
     def _is_first_to_join(self, uid: Uid, key: ClaimKey, standing: PodClaims) -> bool:

@@ -3,7 +3,8 @@
 A claim may stay allocated after its last pod: for a moment, or for ever if its pod failed while it
 was being bound. These devices are not free, so the user of that pod stays charged. A waiting pod
 that names the claim may use it, but only after `LEFTOVER_MS`: devices that are about to be freed
-belong to the next workload in order.
+belong to the next workload in order. The devices must be within the limits, because a new leader
+charges them to no user until a pod waits for the claim.
 
 Other examples are claims of pods in exempt namespaces. They are charged to no user, and reduce
 the capacity of their node like unmanaged pods.
@@ -12,7 +13,7 @@ the capacity of their node like unmanaged pods.
 from __future__ import annotations
 
 from app.core.lifecycle.claim_charges import ClaimCharges
-from app.core.lifecycle.claim_joins import LEFTOVER_MS
+from app.core.lifecycle.claim_joins import JOINS_LEFTOVER, JOINS_OVER_LIMIT, LEFTOVER_MS
 from app.core.lifecycle.claim_users import ClaimKey
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, Uid, UnmanagedPod
@@ -43,6 +44,8 @@ class ClaimHolds:
         """Allocated claims without users whose devices are in no known slice of a node."""
         self._joinable_at: dict[ClaimKey, Millis] = {}
         """When waiting pods may use a charged claim, in order of time."""
+        self._joinable: dict[ClaimKey, None] = {}
+        """Charged claims that waiting pods may use within the limits."""
 
     def update(self, now: Millis) -> None:
         """Apply all changes since the last call to the pools and charges."""
@@ -62,7 +65,10 @@ class ClaimHolds:
             if at > now:
                 break
             del self._joinable_at[key]
-            self._claims.set_leftover(key, True)
+            self._joinable[key] = None
+        for key in self._joinable:
+            is_over = self._registry.leftover_claims.is_over_limit(key)
+            self._claims.set_leftover(key, JOINS_OVER_LIMIT if is_over else "")
         self._fit.update_nodes(self._devices.drain_nodes_to_recheck())
 
     def due(self) -> Millis | None:
@@ -88,6 +94,7 @@ class ClaimHolds:
             self._registry.leftover_claims.drop(key)
             self._claims.set_leftover(key, None)
             self._joinable_at.pop(key, None)
+            self._joinable.pop(key, None)
         if found is None:
             return
         self._held[key] = uid
@@ -98,4 +105,4 @@ class ClaimHolds:
             self._registry.leftover_claims.charge(key, user, node, amounts)
             if not self._claims.joins.is_leftover(key):
                 self._joinable_at[key] = Millis(now + LEFTOVER_MS)
-                self._claims.set_leftover(key, False)
+                self._claims.set_leftover(key, JOINS_LEFTOVER)

@@ -5,7 +5,8 @@ no device. A pod that no reclaim takes may not join the claim of a pod that one 
 charge could move to it, and stay for ever. Disruption budgets do not matter for this: they change,
 and may allow an eviction only after the pod has joined.
 
-An allocated claim without a user is a leftover. Pods may use it as it is after `LEFTOVER_MS`.
+An allocated claim without a user is a leftover. Pods may use it as it is after `LEFTOVER_MS`, if
+its devices are within the limits of the tenant.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ JOINS_LEFTOVER = (
     "resource claim {claim} is still allocated after its last pod, and is usually freed within "
     "seconds; after a minute the pod may use it as it is"
 )
+JOINS_OVER_LIMIT = (
+    "resource claim {claim} is still allocated after its last pod, and its devices are beyond a "
+    "limit of the tenant; the pod may use it when other pods have ended, or the claim is freed"
+)
 JOINS_RECLAIMABLE = (
     "resource claim {claim} is in use by pods that a reclaim may evict, or was left by one, and "
     "this pod may not use borrowed capacity; it waits until the claim is free"
@@ -39,8 +44,8 @@ class ClaimJoins:
 
     def __init__(self) -> None:
         self.protected: set[Uid] = set()
-        self._leftovers: dict[ClaimKey, bool] = {}
-        """Claims that are charged without a user, and whether waiting pods may use them."""
+        self._leftovers: dict[ClaimKey, str] = {}
+        """Claims that are charged without a user, and why waiting pods may not use them, or ""."""
         self._reclaimed: dict[ClaimKey, None] = {}
 
     def is_reclaimed(self, key: ClaimKey) -> bool:
@@ -65,19 +70,19 @@ class ClaimJoins:
 
     def is_fresh_leftover(self, key: ClaimKey) -> bool:
         """Return whether a claim is charged without a user, and no pod may use it yet."""
-        return self._leftovers.get(key) is False
+        return self._leftovers.get(key) == JOINS_LEFTOVER
 
-    def set_leftover(self, key: ClaimKey, joinable: bool | None) -> bool:
-        """Set whether a claim without users is charged. Return whether that changed.
+    def set_leftover(self, key: ClaimKey, why: str | None) -> bool:
+        """Set why waiting pods may not use a charged claim without users ("": they may).
 
-        `joinable`: waiting pods may use it. None: it is not charged.
+        None: it is not charged. Return whether that changed.
         """
-        if self._leftovers.get(key) is joinable:
+        if self._leftovers.get(key) == why:
             return False
-        if joinable is None:
+        if why is None:
             del self._leftovers[key]
         else:
-            self._leftovers[key] = joinable
+            self._leftovers[key] = why
         return True
 
     def why_not_join(self, pod: Pod, key: ClaimKey, use: ClaimUse | None) -> str:
@@ -91,6 +96,6 @@ class ClaimJoins:
             why = JOINS_EVICTED
         elif not may_be_reclaimed and not (use and use.is_protected):
             why = JOINS_RECLAIMABLE
-        elif use is None and not self._leftovers[key]:
-            why = JOINS_LEFTOVER
+        elif use is None:
+            why = self._leftovers[key]
         return why.format(claim=key[1])

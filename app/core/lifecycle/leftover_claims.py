@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.tenants import TenantDirectory
-from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.tree_node import UserNode, path_to_root
 from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import Amounts, NodeName, PoolName, Uid, UnmanagedPod, UserName
 from app.core.placement.allocations import Allocation
@@ -83,6 +83,14 @@ class LeftoverClaims:
             for key, held in self._claims.items()
             if held.allocation is not None and held.allocation.pool == pool
         ]
+
+    def is_over_limit(self, key: ClaimKey) -> bool:
+        """Return whether a tenant that pays for a claim uses more of its devices than its limit."""
+        held = self._claims.get(key)
+        if held is None or held.leaf is None or held.allocation is None:
+            return False
+        pool, nothing_more = held.allocation.pool, tuple((r, 0, 0, ()) for r in held.amounts)
+        return not all(each.is_within_limit(pool, nothing_more) for each in path_to_root(held.leaf))
 
     def as_unmanaged_pods(self) -> tuple[UnmanagedPod, ...]:
         """Return the devices of the claims as pods that reduce the capacity of nodes."""

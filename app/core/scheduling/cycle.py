@@ -6,6 +6,7 @@ has more than 500 lines because releases and evictions of one cycle share its st
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -204,16 +205,27 @@ class SchedulingCycle:
 
         They take half of all releases in flight at most, so that thousands of them delay no others.
         """
-        idle = [self._registry.held_unmanaged[uid] for uid in sorted(self._registry.held_unmanaged)]
         effects: list[Effect] = []
+        if not self._registry.held_unmanaged:
+            return effects
         pods = self._registry.pods
         begun = sum(uid in pods and not pods[uid].pod.needs_managed for uid in self.in_flight)
         most = max(1, self._max_in_flight // 2) - begun
         free_slots = self._max_in_flight - len(self.in_flight)
-        for tracked in idle[: max(0, min(most, free_slots))]:
+        for tracked in self._next_unmanaged(max(0, min(most, free_slots))):
             effects.append(self._release_one(tracked, NO_POOL, None, epoch, None))
             self.reservations.drop(tracked, tracked.pod.uid)
         return effects
+
+    def _next_unmanaged(self, most: int) -> list[PodRecord]:
+        """Return the next held pods without managed requests. Tenants take turns."""
+        counts: Counter[TenantName] = Counter()
+        turns = []
+        for uid, tracked in sorted(self._registry.held_unmanaged.items()):
+            tenant = TenantName("") if tracked.leaf is None else tracked.leaf.tenant
+            turns.append((counts[tenant], uid))
+            counts[tenant] += 1
+        return [self._registry.held_unmanaged[uid] for _, uid in sorted(turns)[:most]]
 
     def _complete_partial_gang(self) -> Selection | None:
         """Return the rest of a partially released gang if it fits. It precedes all other workloads.

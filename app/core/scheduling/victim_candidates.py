@@ -9,7 +9,7 @@ because its eviction would not free them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from app.core.effects import ReclaimCause
@@ -142,74 +142,75 @@ class VictimCandidates:
     ) -> Iterator[Victim]:
         """Yield a victim for each set of pods that share claims, found from these pods.
 
-        A set with pods of several users is a victim of only one user. Reclaims for a priority take
-        no such set, because it may cost no other user.
+        The claims of a pod that stays are not freed, so they do not connect the others. A set with
+        pods of several users is a victim of only one user. Reclaims for a priority take no such
+        set, because it may cost no other user.
         """
         done: set[Uid] = set()
         for first in sharing:
             if first.pod.uid in done:
                 continue
-            pods = self._pods_sharing_claims(first)
+            pods = self._connected_pods(first)
             done.update(t.pod.uid for t in pods)
             self._totals.steps += len(pods)
             left = [t for t in pods if self.needs_eviction(t)]
-            sharers = {t.pod.uid for t in left if self._registry.shared_claims_of(t)}
-            taken = tuple(t for t in left if t.pod.preemptible or t.pod.uid in sharers)
-            if any(t.allocation is None or t.leaf is None for t in taken):
-                continue
-            if not all(t.pod.preemptible for t in taken):
-                yield from self._victims_beside_claims(taken, leaf, pool, cause)
-                continue
-            here = (t.leaf for t in taken if t.allocation is not None and t.allocation.pool == pool)
-            if next(here, None) is not leaf:
-                continue
-            if cause is ReclaimCause.PRIORITY and any(t.leaf is not leaf for t in taken):
-                continue
-            gang = taken[0].gang
-            broken = gang is not None and all(t.gang is gang for t in taken)
-            broken = broken and gang is not None and self._is_broken(gang)
-            yield self._make_victim(leaf, taken, cause, broken)
+            staying = [t for t in left if not _may_be_taken(t)]
+            kept = {key for t in staying for key in self._registry.shared_claims_of(t)}
+            for taken in self._sets_beside(left, kept) if staying else [tuple(left)]:
+                here = (t.leaf for t in taken if t.allocation and t.allocation.pool == pool)
+                if next(here, None) is not leaf:
+                    continue
+                if cause is ReclaimCause.PRIORITY and any(t.leaf is not leaf for t in taken):
+                    continue
+                gang = taken[0].gang
+                broken = gang is not None and all(t.gang is gang for t in taken)
+                broken = broken and gang is not None and self._is_broken(gang)
+                yield self._make_victim(leaf, taken, cause, broken)
 
-    def _victims_beside_claims(
-        self, sharing: tuple[PodRecord, ...], leaf: UserNode, pool: PoolName, cause: ReclaimCause
-    ) -> Iterator[Victim]:
-        """Yield the pods and gangs of a user that free something although their claims stay."""
-        gangs: dict[GangKey, list[PodRecord]] = {}
+    def _sets_beside(
+        self, left: list[PodRecord], kept: set[ClaimKey]
+    ) -> Iterator[tuple[PodRecord, ...]]:
+        """Yield the sets of pods that can be evicted and free something besides kept claims."""
+        freed = {t.pod.uid: t for t in left if _may_be_taken(t) and self._frees_something(t, kept)}
+        while freed:
+            connected = self._connected_pods(next(iter(freed.values())), kept, freed)
+            self._totals.steps += len(connected)
+            for tracked in connected:
+                del freed[tracked.pod.uid]
+            yield tuple(connected)
+
+    def _frees_something(self, tracked: PodRecord, kept: set[ClaimKey]) -> bool:
+        """Return whether the end of a pod frees devices although these claims stay."""
         registry = self._registry
-        for tracked in sharing:
-            claims = registry.shared_claims_of(tracked)
-            is_charged = any(registry.is_charged_for(tracked, key) for key in claims)
-            if tracked.leaf is not leaf or not tracked.pod.preemptible:
-                continue
-            if is_charged and not registry.has_own_devices(tracked):
-                continue
-            if tracked.gang is not None:
-                gangs.setdefault(tracked.gang.key, []).append(tracked)
-            elif tracked.allocation is not None and tracked.allocation.pool == pool:
-                yield self._make_victim(leaf, (tracked,), cause)
-        for pods in gangs.values():
-            if all(t.allocation is None or t.allocation.pool != pool for t in pods):
-                continue
-            gang = pods[0].gang
-            yield self._make_victim(
-                leaf, tuple(pods), cause, gang is not None and self._is_broken(gang)
-            )
+        claims = registry.shared_claims_of(tracked)
+        pays = any(key in kept and registry.is_charged_for(tracked, key) for key in claims)
+        return not pays or registry.has_own_devices(tracked) or not kept.issuperset(claims)
 
-    def _pods_sharing_claims(self, first: PodRecord) -> list[PodRecord]:
-        """Return a pod with all that share claims or a gang with it, also indirectly, by uid."""
+    def _connected_pods(
+        self,
+        first: PodRecord,
+        kept: Container[ClaimKey] = (),
+        among: Container[Uid] | None = None,
+    ) -> list[PodRecord]:
+        """Return a pod with all that share claims or a gang with it, also indirectly, by uid.
+
+        Claims in `kept` do not connect pods. `among`: the only pods that count.
+        """
         found, queue = {first.pod.uid: first}, [first]
         keys: set[ClaimKey] = set()
         gangs: set[GangKey] = set()
         while queue:
             tracked, near = queue.pop(), list[PodRecord]()
             for key in self._registry.shared_claims_of(tracked):
-                if key not in keys:
+                if key not in keys and key not in kept:
                     keys.add(key)
                     near += self._registry.users_of_claim(key)
             if tracked.gang is not None and tracked.gang.key not in gangs:
                 gangs.add(tracked.gang.key)
                 near += [t for t in tracked.gang.pods.values() if t.allocation is not None]
-            fresh = [t for t in near if t.pod.uid not in found]
+            fresh = [
+                t for t in near if t.pod.uid not in found and (among is None or t.pod.uid in among)
+            ]
             found.update((t.pod.uid, t) for t in fresh)
             queue += fresh
         return [found[uid] for uid in sorted(found)]
@@ -315,3 +316,9 @@ class VictimCandidates:
             self._totals.retry_by(Millis(ready))
             return False
         return True
+
+
+def _may_be_taken(tracked: PodRecord) -> bool:
+    """Return whether a reclaim may take a pod that shares claims."""
+    is_charged = tracked.allocation is not None and tracked.leaf is not None
+    return tracked.pod.preemptible and is_charged

@@ -390,3 +390,21 @@ def test_a_trial_of_a_pod_with_a_leftover_claim_counts_its_devices_once() -> Non
     proposed = yard.engine.charge_proposed(user_of("w", "c"), {}, set())
     assert proposed.demand == {CPU: 1000, PODS: 1}
     assert proposed.needs_managed
+
+
+def test_a_pod_does_not_take_a_leftover_claim_beyond_the_limit_of_its_tenant() -> None:
+    """A new leader does not know who left the claim, so other pods may fill the limit meanwhile."""
+    yard = Yard()
+    quota = {PoolName("default"): Quota(limit={GPU: 4})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quota)
+    yard.hear(ev.TenantObserved(AT, tenant))
+    yard.put(allocated("c", "n1", "gpu-0", "gpu-1", "gpu-2", count=3))
+    assert yard.see(plain("q", 4)) == ["q"]
+    assert yard.see(user_of("w", "c")) == []
+    yard.at = Millis(yard.at + LEFTOVER_MS)
+    assert yard.hear() == []
+    found = yard.engine.queries.explain_wait(Uid("a/w"))
+    assert found is not None
+    assert "beyond a limit of the tenant" in found.text
+    assert yard.end("q") == ["w"]
+    assert yard.used == 3

@@ -88,9 +88,10 @@ def test_a_gang_that_is_being_evicted_is_released_again_in_observe_mode() -> Non
     broken(lead)
     lead.wait(11 * MINUTE)
     assert lead.going() == ["g1", "g2", "g3"]
-    lead.hear(ev.EvictionRefused(lead.at, Uid("a/g1")))
     lead.gone("a/g2", "a/g3")
+    assert lead.engine.is_eviction_needed(Uid("a/g1"))
     lead.hear(ev.PolicyObserved(lead.at, Policy(mode=Mode.OBSERVE)))
+    assert not lead.engine.is_eviction_needed(Uid("a/g1"))
     before = len(lead.released)
     lead.see(*(member(number) for number in (4, 5, 6)))
     assert sorted(lead.released[before:]) == ["g4", "g5", "g6"]

@@ -11,7 +11,13 @@ from app.core.effects import GiveReclaimNotice
 from app.core.lifecycle.claim_joins import LEFTOVER_MS
 from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import ClaimRef, Millis, Pod, ReclaimTerms, Uid, UserName
-from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
+from app.core.podspec.resource_claims import (
+    AllocatedDevice,
+    DeviceAsk,
+    DeviceClass,
+    DeviceId,
+    ResourceClaim,
+)
 from app.core.policy import WithinQueue
 from app.core.quantities import PODS
 from app.sim.cluster.virtual_cluster import held_pod
@@ -227,3 +233,41 @@ def test_an_unshared_claim_is_reclaimed_although_a_shared_claim_stays(
     town.lead()
     town.submit("a-four", 4)
     assert town.evicted() == ["b0"]
+
+
+def test_a_shared_claim_for_other_devices_protects_no_gpu(town: EvictionCluster) -> None:
+    """The first alternative of the claim, a network card, was allocated."""
+    asks = (DeviceAsk("nic", 1, "r/nic"), DeviceAsk("gpu", 1, "r/gpu"))
+    card = AllocatedDevice("r/nic", DeviceId("nic.example", "n1", "nic-0"))
+    claim = ResourceClaim(
+        "b", "n", (asks,), uid=Uid("n"), has_finalizer=True, allocated_devices=(card,)
+    )
+    town.hear(ev.ClassObserved(town.at, DeviceClass("nic")), ev.ClaimObserved(town.at, claim))
+    town.run("b0", "b1", **claiming("n", own=4))
+    town.run("b2", **claiming("n"))
+    town.lead()
+    town.submit("a-four", 4)
+    assert town.evicted() == ["b1"]
+
+
+def test_only_the_claims_of_pods_that_stay_are_kept(town: EvictionCluster) -> None:
+    town.run("b0", **claiming("d", preemptible=False))
+    town.run("b1", **claiming("d", "c"))
+    town.run("b2", **claiming("c"))
+    town.run("b3")
+    town.lead()
+    town.submit("a-four", 4)
+    assert town.evicted() == ["b1", "b2"]
+
+
+def test_claims_of_a_gang_are_freed_although_one_of_its_claims_is_kept(
+    town: EvictionCluster,
+) -> None:
+    gang = {"gang": "g", "gang_size": 4}
+    town.run("b0", **claiming("d", preemptible=False))
+    town.run("b1", **claiming("d", "e", **gang))
+    town.run("b2", **claiming("e", **gang))
+    town.run("b3", "b4", **claiming("c", **gang))
+    town.lead()
+    town.submit("a-four", 4)
+    assert town.evicted() == ["b1", "b2", "b3", "b4"]
