@@ -52,6 +52,8 @@ class Farm(Watch):
         self.told: list[EmitEvent] = []
         self.evicted: list[str] = []
         self.taken: list[str] = []
+        self.judges = True
+        """The scheduler reports released pods without a node as unschedulable."""
         super().__init__(reclaims=reclaims)
         self.hear(ev.NodeGone(self.at, NodeName("n")))
         self.grow(most)
@@ -73,7 +75,7 @@ class Farm(Watch):
                 name = order.intent.ref.name
                 pod = replace(self.pods[name], gates=(), release_annotation=order.stamp, pool=AUTO)
                 self.where[name], self.orders[name] = order.node, order
-                said = FULL if order.node is None else None
+                said = FULL if order.node is None and self.judges else None
                 self.pods[name] = replace(pod, node=order.node)
                 self.hear(ev.ReleaseAnswered(self.at, pod.uid, ReleaseOutcome.RELEASED))
                 self.see(self.pods[name])

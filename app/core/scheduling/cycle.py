@@ -36,6 +36,7 @@ from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.quantities import fits
 from app.core.release_patch import release_labels
+from app.core.retry import Backoff
 from app.core.scheduling.blocked_heads import BlockedHeads
 from app.core.scheduling.failed_searches import MAX_STEPS_PER_CYCLE, FailedSearches, SearchKey
 from app.core.scheduling.least_borrowers import LeastBorrowers
@@ -56,6 +57,12 @@ MAX_EVALUATIONS = 200_000
 """Maximum number of evaluated equivalence classes per cycle. Another cycle follows at once.
 
 Users may submit thousands of different classes, and a long cycle blocks all other work.
+"""
+
+ABANDONED_MS = 120_000
+"""Time for which reclaims of others go first after a tenant deleted the pod of a reclaim.
+
+It doubles with each further such deletion.
 """
 
 
@@ -104,6 +111,8 @@ class SchedulingCycle:
         self._follows_binding_rate = options.follows_binding_rate
         self._sequence = 0
         self._next_cycle_at: Millis | None = None
+        self._abandoned = Backoff[TenantName]()
+        """Tenants that deleted the pod of a running reclaim."""
         self._awaits_claims_since: dict[PoolName, tuple[Uid, Millis]] = {}
         """Exclusive reservations that wait for claims to be freed, by owner, and since when."""
 
@@ -116,6 +125,7 @@ class SchedulingCycle:
         self.in_flight.clear()
         self.reservations.exclusive.clear()
         self._awaits_claims_since.clear()
+        self._abandoned.clear()
         self.reservations.gangs.clear()
         self.evictions.end_term()
         self._cooldown_reports.end_term()
@@ -196,7 +206,15 @@ class SchedulingCycle:
         self._reclaimer.candidates.record_terminating(tracked)
 
     def forget_pod(self, uid: Uid) -> None:
-        """Remove a deleted pod from reservations and from the victim search."""
+        """Remove a deleted pod from reservations and from the victim search.
+
+        If the running reclaim of a pool was for this pod, reclaims for others go first for a while:
+        a tenant could otherwise keep its turn with pods that it deletes before their notice ends.
+        """
+        reclaim = self.reservations.exclusive_reservation_of(uid)
+        if reclaim is not None and reclaim.victims and len(reclaim.workloads) == 1:
+            now = self._registry.usage.now
+            self._abandoned.record_failure(reclaim.leaf.tenant, now, ABANDONED_MS)
         self.reservations.forget_pod(uid)
         self._reclaimer.candidates.forget_pod(uid)
 
@@ -419,11 +437,18 @@ class SchedulingCycle:
         """Start reclaims for blocked heads.
 
         A tenant's second head within its guarantee is tried only if no eviction can help the first.
+        Tenants that abandoned a reclaim lately come last.
         """
         effects: list[Effect] = []
+        now = self._registry.usage.now
+        for tenant in self._abandoned.expired_keys(now):
+            self._abandoned.clear_failures(tenant)
+        late = self._abandoned.active_delays(now)
         waiting: set[TenantNode | None] = set()
         self.evictions.notices.withdraw_ended_reclaims()
-        for leaf, is_next, is_guaranteed in heads:
+        for leaf, is_next, is_guaranteed in sorted(
+            heads, key=lambda each: each.leaf.tenant in late
+        ):
             if is_next or leaf.parent not in waiting:
                 found, waits = self._reclaim(leaf)
                 effects += found

@@ -161,13 +161,18 @@ class ReclaimTrial:
     def _is_awaited(self, plan: Assignment) -> bool:
         """Return whether a released pod that waits for a new node could use a node of the plan.
 
-        Pods beyond their scheduling time-out do not count: they may wait for ever.
+        Pods beyond their scheduling time-out do not count: they may wait for ever. It does not run
+        for a pod that the scheduler never judged, so the time since the release counts, too.
         """
         if not self.placement.count_waiting_for_nodes(self.pool):
             return False
         if self._overdue is None:
-            waiting = self.registry.binding.unbound.values()
-            late = (each.tracked.allocation for each in waiting if each.is_overdue)
+            now, limit = self.registry.usage.now, self.registry.usage.policy.scheduling_timeout
+            late = (
+                each.tracked.allocation
+                for each in self.registry.binding.unbound.values()
+                if each.is_overdue or (limit and now - (each.tracked.released_at or now) > limit)
+            )
             self._overdue = frozenset(each for each in late if each is not None)
         return self.placement.could_waiting_pod_use(self.pool, plan.nodes, self._overdue)
 

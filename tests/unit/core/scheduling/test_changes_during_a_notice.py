@@ -60,6 +60,30 @@ def submit(town: EvictionCluster, *names: str, user: str | None = None) -> list[
     return pods
 
 
+def test_a_tenant_that_deletes_its_pod_during_a_notice_comes_after_others(
+    town: EvictionCluster,
+) -> None:
+    """Else it could keep the only reclaim of the pool, and never use its guarantee."""
+    guarantee(town, "d", 4)
+    pods = borrow(town)
+    submit(town, "d-first")
+    assert town.write_notices(pods) != []
+    submit(town, "a-wanted")
+    town.wait(NOTICE // 2)
+    second = held_pod("d-second", "d", 1, since=town.now)
+    second = replace(second, demand={**second.demand, PODS: 2})
+    town.hear(ev.PodObserved(town.at, second), ev.PodGone(town.at, Uid("d/d-first")))
+    town.write_notices(pods)
+    for _ in range(4):
+        town.wait(NOTICE // 2)
+        town.write_notices(pods)
+    [evicted] = town.evicted()
+    assert town.released() == []
+    town.accept(pods[evicted])
+    town.end(pods[evicted])
+    assert town.released() == ["a-wanted"]
+
+
 def guarantee(town: EvictionCluster, name: str, gpus: int) -> None:
     quotas = {POOL: Quota({GPU: gpus})}
     tenant = Tenant(TenantName(name), Millis(0), namespaces=(name,), quotas=quotas)
