@@ -525,6 +525,7 @@ class SchedulingCycle:
             self._placement.pools_version,
             is_exclusive=True,
             victims={t.pod.uid for t, _, _ in victims} | plan.terminating,
+            only_awaits=not victims,
             active_since=self._registry.usage.now,
             losing_tenants=losing_tenants(plan.victims),
             followers=followers,

@@ -17,7 +17,8 @@ from app.core.scheduling.eviction_notices import EvictionNotices
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reclaim_cooldown import ReclaimCooldowns, ReclaimRecord
 from app.core.scheduling.reclaim_followers import ReclaimFollowers
-from app.core.scheduling.reservation import Reservations
+from app.core.scheduling.reservation import Reservation, Reservations
+from app.core.scheduling.victim_candidates import SOON_MS
 
 STUCK_MS = 600_000
 """Capacity must be freed within this time, else other victims are sought. Some pods never end."""
@@ -170,7 +171,7 @@ class PendingEvictions:
         now = self._registry.usage.now
         self.blocked.drop_outdated()
         for pool, reservation in list(self._reservations.exclusive.items()):
-            if reservation.victims and now - reservation.active_since >= STUCK_MS:
+            if reservation.victims and now - reservation.active_since >= _longest_wait(reservation):
                 del self._reservations.exclusive[pool]
         for uid, order in self._requested.items():
             due = (
@@ -181,8 +182,9 @@ class PendingEvictions:
 
     def due(self) -> Millis | None:
         """Return the next time at which `cancel_unneeded` has work without a new event."""
-        since = [r.active_since for r in self._reservations.exclusive.values() if r.victims]
-        stuck = Millis(min(since) + STUCK_MS) if since else None
+        held = self._reservations.exclusive.values()
+        ends = [Millis(r.active_since + _longest_wait(r)) for r in held if r.victims]
+        stuck = min(ends, default=None)
         return min((at for at in (stuck, self.notices.due()) if at is not None), default=None)
 
     def end_term(self) -> None:
@@ -270,3 +272,8 @@ def _blocked_eviction_message(order: EvictForReclaim, override: bool) -> str:
         f"room is to be made for it in pool {order.pool}, but work of tenant {order.tenant} cannot "
         f"be evicted now: a disruption budget, or the API server, forbids it; {then}"
     )
+
+
+def _longest_wait(reservation: Reservation) -> int:
+    """Return for how many milliseconds a reclaim waits for its victims to end."""
+    return SOON_MS if reservation.only_awaits else STUCK_MS

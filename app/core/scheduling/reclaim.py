@@ -6,11 +6,12 @@ afterwards. It does not evict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 
 from app.core.effects import ReclaimCause
 from app.core.fairshare.tree_node import TenantNode, UserNode, users_below
 from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import NodeName, PoolName, Resource, TenantName
 from app.core.placement.allocations import Allocations, ReservedCapacity
@@ -51,14 +52,37 @@ class Reclaimer:
         """Return the victims for a workload in a pool; None if no permitted set suffices.
 
         Terminating pods of the pool count as gone. If that suffices, there are no victims. If there
-        are no such pods, and the workload fits without victims, the result is None.
+        are no such pods, and the workload fits without victims, the result is None. Pods that do
+        not end soon count only if there is no other way.
         """
+        for terminating in self._terminating_pods(pool):
+            plan = self._find_victims(leaf, queue_key, shape, pool, terminating)
+            if plan is not None:
+                return plan
+        return None
+
+    def _terminating_pods(self, pool: PoolName) -> Iterator[list[PodRecord]]:
+        """Yield the terminating pods of a pool that end soon, and then all, if these are more."""
+        ends = self.candidates.terminating_pods(pool)
+        soon = [t for t in ends if self.candidates.ends_soon(t)]
+        yield soon
+        if len(soon) < len(ends):
+            yield ends
+
+    def _find_victims(
+        self,
+        leaf: UserNode,
+        queue_key: QueueKey,
+        shape: EquivalenceClass,
+        pool: PoolName,
+        terminating: list[PodRecord],
+    ) -> ReclaimPlan | None:
         trial = self._new_trial(leaf, queue_key, shape, pool)
         own = self._own_victims(trial)
         if not self._may_help(trial, own):
             return None
         try:
-            trial.remove_terminating(self.candidates.terminating_pods(pool))
+            trial.remove_terminating(terminating)
             if not self._collect_victims(trial, own):
                 return None
             self._spare_unneeded(trial)
@@ -84,12 +108,27 @@ class Reclaimer:
         queue_key: QueueKey,
         shape: EquivalenceClass,
         pool: PoolName,
-        victims: Iterable[Victim],
+        victims: Sequence[Victim],
     ) -> ReclaimCheck:
         """Check the victims of an earlier plan again, after their notice."""
+        for terminating in self._terminating_pods(pool):
+            check = self._recheck(leaf, queue_key, shape, pool, victims, terminating)
+            if check.fits:
+                break
+        return check
+
+    def _recheck(
+        self,
+        leaf: UserNode,
+        queue_key: QueueKey,
+        shape: EquivalenceClass,
+        pool: PoolName,
+        victims: Sequence[Victim],
+        terminating: list[PodRecord],
+    ) -> ReclaimCheck:
         trial = self._new_trial(leaf, queue_key, shape, pool)
         try:
-            trial.remove_terminating(self.candidates.terminating_pods(pool))
+            trial.remove_terminating(terminating)
             for victim in victims:
                 trial.take(victim)
             fits, is_permitted = trial.fits(), self._rules.are_all_permitted(trial)

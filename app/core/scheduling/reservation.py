@@ -66,8 +66,9 @@ class Reservation:
 
     `is_exclusive`: no other workload may use it, because pods of others were evicted for it, or
     because it `completes_gang` a gang that already runs in part. `victims` are the pods that are
-    being evicted for it, of the tenants `losing_tenants`. `active_since` is when it became active;
-    with a reclaim notice, the end of the notice. Exclusive reservations have no `timer_key`.
+    being evicted for it, of the tenants `losing_tenants`. `only_awaits`: they terminated before, so
+    no pod is evicted. `active_since` is when it became active; with a reclaim notice, the end of
+    the notice. Exclusive reservations have no `timer_key`.
     `closed_out_since`: its capacity was freed, but its user is closed out, its claims change, or a
     distance rule does not allow that it starts there.
 
@@ -84,6 +85,7 @@ class Reservation:
     is_exclusive: bool = False
     completes_gang: bool = False
     victims: set[Uid] = field(default_factory=set)
+    only_awaits: bool = False
     active_since: Millis = START
     losing_tenants: frozenset[TenantName] = frozenset()
     timer_key: TimerKey | None = None

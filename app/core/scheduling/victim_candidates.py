@@ -26,6 +26,9 @@ from app.core.scheduling.victims import Victim
 MAX_TERMINATION_MS = 600_000
 """Time for which a terminating pod is expected to end. Some pods never end."""
 
+SOON_MS = 60_000
+"""Time for which a reclaim prefers to wait for a terminating pod, without an eviction."""
+
 
 class VictimCandidates:
     """Lists the released workloads of a user that could be evicted.
@@ -75,6 +78,16 @@ class VictimCandidates:
             and self._ends_in_time(t)
             and not self._leaves_claim_in_use(t)
         ]
+
+    def ends_soon(self, tracked: PodRecord) -> bool:
+        """Return whether a terminating pod is expected to end within `SOON_MS`.
+
+        A tenant could otherwise keep its other pods by one pod that ends slowly after the other.
+        """
+        now = self._registry.usage.now
+        since = self._terminating.get(tracked.pod.uid, (tracked, now))[1]
+        end = now if tracked.pod.grace_ends is None else tracked.pod.grace_ends
+        return end - now <= SOON_MS and now - since < SOON_MS
 
     def _is_slow_to_terminate(self, tracked: PodRecord, now: Millis) -> bool:
         """Return whether a terminating pod is not expected to end in time.

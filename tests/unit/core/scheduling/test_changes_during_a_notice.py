@@ -29,6 +29,7 @@ from app.core.policy import DisruptionBudgets, Reclaim, WithinQueue
 from app.core.quantities import PODS
 from app.core.scheduling.blocked_evictions import EXCLUDED_MS
 from app.core.scheduling.eviction_notices import REPEAT_MS, STALE_MS, UNFIT_MS
+from app.core.scheduling.victim_candidates import SOON_MS
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.eviction_cluster import GPU, POOL, EvictionCluster
 
@@ -58,6 +59,46 @@ def submit(town: EvictionCluster, *names: str, user: str | None = None) -> list[
         pods = [replace(pod, user=UserName(user)) for pod in pods]
     town.hear(*(ev.PodObserved(town.at, pod) for pod in pods))
     return pods
+
+
+def ending(town: EvictionCluster, pod: Pod, seconds: int | None) -> None:
+    """Delete a pod that ends after this time; None: its finalizer keeps it."""
+    ends = None if seconds is None else Millis(town.now + seconds * 1000)
+    town.hear(ev.PodObserved(town.at, replace(pod, terminating=True, grace_ends=ends)))
+
+
+def test_a_pod_that_ends_slowly_delays_no_guarantee(town: EvictionCluster) -> None:
+    """Else a tenant could keep its other pods by one that ends slowly after the other."""
+    pods = borrow(town, ReclaimTerms())
+    ending(town, pods["b0"], 590)
+    town.submit("a-wanted")
+    assert town.evicted() == ["b7"]
+
+
+def test_a_pod_that_ends_soon_is_awaited_but_not_for_long(town: EvictionCluster) -> None:
+    pods = borrow(town, ReclaimTerms())
+    ending(town, pods["b0"], None)
+    town.submit("a-wanted")
+    assert town.evicted() == []
+    town.wait(SOON_MS - 1000)
+    assert town.evicted() == []
+    town.wait(1000)
+    town.wait(1000)
+    assert town.evicted() == ["b7"]
+
+
+def test_a_pod_that_ends_slowly_is_awaited_if_no_other_may_be_evicted(
+    town: EvictionCluster,
+) -> None:
+    pods = town.run(*(f"b{number}" for number in range(8)), preemptible=False)
+    town.lead()
+    ending(town, pods[0], 590)
+    town.submit("a-wanted")
+    for _ in range(5):
+        town.wait(SOON_MS)
+    assert town.evicted() == []
+    town.end(pods[0])
+    assert town.released() == ["a-wanted"]
 
 
 def test_a_tenant_that_deletes_its_pod_during_a_notice_comes_after_others(
