@@ -22,7 +22,7 @@ from tests.support.cluster_driver import gates, pod
 
 SETTLE = 5
 PATIENCE = 200.0
-UNTIL_DUE = [timedelta(seconds=seconds) for seconds in (30, 60, 120)]
+UNTIL_DUE = [timedelta(seconds=seconds) for seconds in (60, 120)]
 """Times until the change is due, tried until Fairgate serves in the first half of one, before the
 change has begun."""
 
