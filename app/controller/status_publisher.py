@@ -68,7 +68,7 @@ class Publisher:
         self._period = 0
         self._transition_times: dict[tuple[str, str, str], Millis] = {}
         self._stored: dict[str, StoredStatus] | None = None
-        """By kind: what was stored when this replica began to lead."""
+        """The stored statuses of each kind at the start of the term."""
         self._keys: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
         """By object and field: the keys that the stored map may have, since this replica leads."""
         self._unanswered: dict[tuple[str, str], tuple[int, int]] = {}

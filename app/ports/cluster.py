@@ -164,7 +164,7 @@ class StoredCondition(NamedTuple):
 
 
 class StoredStatus(NamedTuple):
-    """What the objects of one kind have in their status.
+    """The conditions and map keys in the status of all objects of one kind.
 
     `conditions`: by object and type. `keys`: of each field that is a map, by object and field.
     """

@@ -35,7 +35,7 @@ class FakeReleaser:
         self.stubborn: set[str] = set()
         """Names of pods of which no change gets through."""
         self.unreadable: set[str] = set()
-        """Names of pods of which not even a read gets through."""
+        """Names of pods that cannot be read."""
         self.late: list[Release] | None = None
         """A list: patches wait here unanswered until the test delivers them."""
         self._may_act = may_act

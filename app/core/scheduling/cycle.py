@@ -437,7 +437,7 @@ class SchedulingCycle:
         """Start reclaims for blocked heads.
 
         A tenant's second head within its guarantee is tried only if no eviction can help the first.
-        Tenants that abandoned a reclaim lately come last.
+        Heads of tenants that deleted the pod of a reclaim lately come last.
         """
         effects: list[Effect] = []
         now = self._registry.usage.now

@@ -217,7 +217,7 @@ async def test_a_status_without_an_answer_does_not_stop_the_others() -> None:
 
 
 async def test_amounts_that_no_longer_exist_leave_the_status() -> None:
-    """They may be of an earlier leader. A write merges into what is stored."""
+    """An earlier leader may have written them. A write merges with the stored status."""
     async with running(Rig()) as rig:
         rig.written.statuses["pools", "default"] = {"free": {"old": "1"}, "kept": {"by": "others"}}
         await rig.hear(ev.PoolObserved(Millis(0), Pool(DEFAULT_POOL, uid="u")))

@@ -1,4 +1,4 @@
-"""Gangs of which several things change at once, and changes of the mode and of gang labels."""
+"""Several changes of a gang between two cycles, changes of the mode, and new gang labels."""
 
 from __future__ import annotations
 

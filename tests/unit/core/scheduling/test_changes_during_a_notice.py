@@ -101,6 +101,21 @@ def test_a_pod_that_ends_slowly_is_awaited_if_no_other_may_be_evicted(
     assert town.released() == ["a-wanted"]
 
 
+def test_devices_of_pods_that_end_slowly_are_kept_for_the_guarantee(
+    town: EvictionCluster,
+) -> None:
+    pods = town.run(*(f"b{number}" for number in range(8)), preemptible=False)
+    town.lead()
+    ending(town, pods[0], 300)
+    ending(town, pods[1], 590)
+    town.submit("a-two", 2)
+    town.submit("d-one")
+    town.end(pods[0])
+    assert town.released() == []
+    town.end(pods[1])
+    assert town.released() == ["a-two"]
+
+
 def test_a_tenant_that_deletes_its_pod_during_a_notice_comes_after_others(
     town: EvictionCluster,
 ) -> None:

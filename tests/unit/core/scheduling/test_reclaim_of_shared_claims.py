@@ -235,7 +235,10 @@ def test_an_unshared_claim_is_reclaimed_although_a_shared_claim_stays(
     assert town.evicted() == ["b0"]
 
 
-def test_a_shared_claim_for_other_devices_protects_no_gpu(town: EvictionCluster) -> None:
+@pytest.mark.parametrize("others", [("b2",), ()])
+def test_a_shared_claim_for_other_devices_protects_no_gpu(
+    town: EvictionCluster, others: tuple[str, ...]
+) -> None:
     """The first alternative of the claim, a network card, was allocated."""
     asks = (DeviceAsk("nic", 1, "r/nic"), DeviceAsk("gpu", 1, "r/gpu"))
     card = AllocatedDevice("r/nic", DeviceId("nic.example", "n1", "nic-0"))
@@ -244,7 +247,7 @@ def test_a_shared_claim_for_other_devices_protects_no_gpu(town: EvictionCluster)
     )
     town.hear(ev.ClassObserved(town.at, DeviceClass("nic")), ev.ClaimObserved(town.at, claim))
     town.run("b0", "b1", **claiming("n", own=4))
-    town.run("b2", **claiming("n"))
+    town.run(*others, **claiming("n"))
     town.lead()
     town.submit("a-four", 4)
     assert town.evicted() == ["b1"]
