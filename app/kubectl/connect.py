@@ -83,7 +83,8 @@ def kubeconfig_client(options: KubeconfigOptions) -> ApiClient:
         logging.getLogger().removeHandler(said)
     _check(user, configuration, said)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of missing packages: an error follows
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of missing packages: an error follows
             pool = RESTClientObject(configuration).pool_manager
     except (ImportError, urllib3.exceptions.HTTPError) as error:
         raise InvalidInput(
