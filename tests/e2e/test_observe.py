@@ -31,10 +31,9 @@ def mode_is(stage: Stage, mode: str) -> None:
     def applied() -> bool:
         found = stage.get("validatingadmissionpolicybindings")["items"]
         actions = {name_of(each): each["spec"]["validationActions"] for each in found}
-        # Stamps and weights are protected in every mode.
-        assert {actions.pop(name)[0] for name in ("fairgate-templates", "fairgate-tenants")} == {
-            "Deny"
-        }
+        # The names of authors, stamps and weights are protected in every mode.
+        always = ("fairgate-authors", "fairgate-templates", "fairgate-tenants")
+        assert {actions.pop(name)[0] for name in always} == {"Deny"}
         return all(each == wanted for each in actions.values())
 
     until(f"the watchdog knows the mode {mode}", applied)
