@@ -301,7 +301,7 @@ def simulate(
         "users": arguments.user_weights(users),
         "hours": hours,
     }
-    answer = client.send("POST", "/simulations", body)
+    answer = client.post_query("/simulations", body)
     show(
         output,
         lambda: (answer.as_object(), answer),

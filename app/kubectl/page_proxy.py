@@ -13,7 +13,6 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import inet_aton
@@ -28,6 +27,9 @@ from app.kubectl.client import ApiClient
 
 ADDRESS = "127.0.0.1"
 LARGEST_BODY = 1024 * 1024
+LONGEST_NUMBER = 20
+"""Digits of a length. Python refuses to read numbers of thousands of digits."""
+
 CHUNK = 64 * 1024
 IDLE_SECONDS = 60
 """A connection without a request for this long is closed."""
@@ -55,7 +57,7 @@ class PageProxy:
         self._token: str | None = secrets.token_urlsafe(32)
         self._session = secrets.token_urlsafe(32)
         self._lock = Lock()
-        self._server = ThreadingHTTPServer((ADDRESS, port), self._handler())
+        self._server = _Server((ADDRESS, port), self._handler())
         self._server.daemon_threads = True
         self.port = self._server.server_port
         self.address = f"http://{ADDRESS}:{self.port}/?token={self._token}"
@@ -83,12 +85,12 @@ class PageProxy:
             return self._session
 
     def is_session(self, header: str) -> bool:
-        """Return whether a Cookie header has the session."""
-        try:
-            found = SimpleCookie(header).get(self.cookie)
-        except CookieError:
-            return False
-        return found is not None and _is_equal(found.value, self._session)
+        """Return whether a Cookie header has the session.
+
+        It also has the cookies of other programs on the loopback, in any format.
+        """
+        wanted = f"{self.cookie}={self._session}"
+        return any(_is_equal(each.strip(), wanted) for each in header.split(";"))
 
     def is_own(self, host: str) -> bool:
         """Return whether a Host header, or the host of an Origin, is this proxy."""
@@ -103,6 +105,15 @@ class PageProxy:
                 super().__init__(*args)
 
         return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    """Serves each connection in a thread."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing about a connection that the browser ended."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -166,7 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(404, "There is no such page.")
             return
         length = self.headers.get("Content-Length") or "0"
-        size = int(length) if length.isdecimal() and length.isascii() else LARGEST_BODY + 1
+        is_number = length.isdecimal() and length.isascii() and len(length) <= LONGEST_NUMBER
+        size = int(length) if is_number else LARGEST_BODY + 1
         if size > LARGEST_BODY:
             self._say(413, "The request is larger than 1 MiB.")
             return

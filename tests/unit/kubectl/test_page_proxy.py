@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -105,6 +107,38 @@ def test_the_address_is_valid_once(proxy: PageProxy) -> None:
     status, headers, text = ask(proxy, proxy.address.partition(str(proxy.port))[2])
     assert (status, "set-cookie" in headers) == (401, False)
     assert text == "This address was used before; run kubectl fairgate open again.\n"
+
+
+@pytest.mark.parametrize(
+    "other", ['prefs={"a":1,"b":"c"}', "a[0]=1", "name=dark mode", "flag", "Path=/x", "", "ä=1"]
+)
+def test_cookies_of_other_programs_do_not_matter(proxy: PageProxy, other: str) -> None:
+    own = sign_in(proxy)
+    for header in (f"{other}; {own}", f"{own}; {other}"):
+        assert proxy.is_session(header)
+    assert not proxy.is_session(other)
+    assert not proxy.is_session(f"{other}; {own}x")
+
+
+def test_a_length_of_thousands_of_digits_is_refused(proxy: PageProxy) -> None:
+    cookie = sign_in(proxy)
+    status, _, text = ask(
+        proxy, "/v1/simulations", "POST", Cookie=cookie, Content_Length="0" * 5000
+    )
+    assert (status, text) == (413, "The request is larger than 1 MiB.\n")
+
+
+def test_a_connection_that_the_browser_ends_writes_nothing(
+    proxy: PageProxy, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(("127.0.0.1", proxy.port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"GET / HT")
+    sign_in(proxy)  # the next connection is accepted after the first one
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join()
+    assert capfd.readouterr().err == ""
 
 
 V4 = "   0: 0200007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  4711 0 1 1\n"
