@@ -7,7 +7,7 @@ has more than 500 lines because releases and evictions of one cycle share its st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from app.core.effects import Effect, EvictForReclaim, Intend, Release
@@ -436,48 +436,60 @@ class SchedulingCycle:
     def _reclaim_for_heads(self, heads: Iterable[BlockedHead]) -> list[Effect]:
         """Start reclaims for blocked heads.
 
-        A tenant's second head within its guarantee is tried only if no eviction can help the first.
-        Heads of tenants that deleted the pod of a reclaim lately come last.
+        A tenant's second head within its guarantee is tried only in pools where no reclaim for the
+        first is or may be pending. Heads of tenants that deleted the pod of a reclaim lately come
+        last.
         """
         effects: list[Effect] = []
         now = self._registry.usage.now
         for tenant in self._abandoned.expired_keys(now):
             self._abandoned.clear_failures(tenant)
         late = self._abandoned.active_delays(now)
-        waiting: set[TenantNode | None] = set()
+        taken: set[tuple[TenantNode | None, PoolName]] = set()
         self.evictions.notices.withdraw_ended_reclaims()
         for leaf, is_next, is_guaranteed in sorted(
             heads, key=lambda each: each.leaf.tenant in late
         ):
-            if is_next or leaf.parent not in waiting:
-                found, waits = self._reclaim(leaf)
+            assert leaf.head is not None
+            pools = leaf.head[1].pools
+            left = [p for p in pools if is_next or (leaf.parent, p) not in taken]
+            if left:
+                found, pending = self._reclaim(leaf, left)
                 effects += found
-                if waits and is_guaranteed:
-                    waiting.add(leaf.parent)
+                if is_guaranteed:
+                    taken.update((leaf.parent, pool) for pool in pending)
         return effects
 
-    def _reclaim(self, leaf: UserNode) -> tuple[list[Effect], bool]:
-        """Start a reclaim for a head. Return the effects, and whether one is or may be pending."""
+    def _reclaim(
+        self, leaf: UserNode, pools: Sequence[PoolName]
+    ) -> tuple[list[Effect], Collection[PoolName]]:
+        """Start a reclaim for a head in one of these pools.
+
+        Return the effects, and the pools where one is or may be pending.
+        """
         usage, reclaimer, failed = self._registry.usage, self._reclaimer, self._failed_searches
         policy = usage.policy
         if not self._evicts or policy.mode is Mode.OBSERVE:
-            return [], True
+            return [], pools
         if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
-            return [], True
+            return [], pools
         assert leaf.head is not None
         queue_key, shape, _ = leaf.head
         self._on_evaluate(queue_key.uid)
         workload = self._registry.find_workload(queue_key.uid)
-        if workload is None or self.reservations.has_exclusive_reservation(queue_key.uid):
-            return [], True
+        if workload is None:
+            return [], pools
+        running = self.reservations.exclusive_reservation_of(queue_key.uid)
+        if running is not None:
+            return [], [running.pool]
         pauses = self._registry.reclaim_pauses
         resumes = max(pauses.get(tracked.pod.uid, 0) for tracked in workload.pods_to_release)
         if resumes > usage.now:
             reclaimer.totals.retry_by(Millis(resumes))
-            return [], False  # its release was refused: an eviction for it may be useless
+            return [], ()  # its release was refused: an eviction for it may be useless
         reclaimer.totals.on_cooldown.clear()
-        waits = False
-        for pool in shape.pools:
+        pending: list[PoolName] = []
+        for pool in pools:
             is_open = usage.tree.is_open(leaf, shape, pool)
             if not is_open or (
                 self._follows_binding_rate and not self.release_window.may_reclaim(pool)
@@ -487,11 +499,11 @@ class SchedulingCycle:
             if failed.is_paused(key):
                 continue
             if pool in self.reservations.exclusive:
-                waits = True
+                pending.append(pool)
                 continue
             if reclaimer.totals.steps >= MAX_STEPS_PER_CYCLE:
                 self._next_cycle_at = Millis(usage.now + 1)
-                return [], True
+                return [], pools
             before = reclaimer.totals.steps
             self._on_evaluate(None)  # the pods of others make a search expensive
             plan = reclaimer.find_victims(leaf, queue_key, shape, pool)
@@ -499,12 +511,12 @@ class SchedulingCycle:
             if plan is not None:
                 self.release_window.record_reclaim(pool)
                 plan, followers = self._followers.extend_plan(leaf, queue_key, shape, pool, plan)
-                return self._evict(leaf, pool, plan, followers), True
+                return self._evict(leaf, pool, plan, followers), [pool]
             failed.record(key, reclaimer.totals.steps - before, usage.now)
         reports = self._cooldown_reports.report(
             workload.pods_to_release[0].ref, leaf.tenant, reclaimer.totals.on_cooldown, usage.now
         )
-        return reports, waits
+        return reports, pending
 
     def _evict(
         self, leaf: UserNode, pool: PoolName, plan: ReclaimPlan, followers: tuple[QueueKey, ...]

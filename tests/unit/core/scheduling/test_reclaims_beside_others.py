@@ -14,6 +14,7 @@ from app.core.model import (
     Node,
     NodeName,
     Phase,
+    Pool,
     PoolName,
     Quota,
     ReleaseOutcome,
@@ -246,3 +247,24 @@ def test_pod_that_waits_for_a_lost_node_does_not_hold_free_capacity_back() -> No
     town.lead()
     town.submit("b5")
     assert town.released() == ["b5"]
+
+
+def test_reclaim_of_one_user_delays_no_other_user_in_another_pool() -> None:
+    """The pods of both users are within the guarantees. The evicted pods have not ended yet."""
+    town, other = EvictionCluster(), PoolName("other")
+    for pool, name in ((POOL, "n"), (other, "m")):
+        kind = str(pool)
+        town.hear(ev.PoolObserved(town.at, Pool(pool, {"kind": kind})))
+        resources = {GPU: 8, PODS: 110}
+        town.hear(ev.NodeObserved(town.at, Node(NodeName(name), {"kind": kind}, resources, True)))
+    quotas = {POOL: Quota({GPU: 4}), other: Quota({GPU: 4})}
+    tenant = Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quotas)
+    town.hear(ev.TenantObserved(town.at, tenant))
+    town.run(*names("b", range(8)))
+    place(town, NodeName("m"), *names("d", range(8)))
+    town.lead()
+    town.submit("a0")  # it may use both pools
+    assert [each.ref.name[0] for each in town.take(EvictForReclaim)] == ["b"]
+    pod = replace(held_pod("a1", "a", user="two", since=town.now), selector={"kind": "other"})
+    town.hear(ev.PodObserved(town.at, pod))
+    assert [each.ref.name[0] for each in town.take(EvictForReclaim)] == ["d"]
