@@ -86,6 +86,10 @@ class StateCache:
         began = self._clock()
         if self._facts is None or began >= self._next_computation:
             self._facts = self._collect()
+            oldest = self._computation - 1  # no stream asked for an older state since then
+            unused = [each for each, s in self._states.items() if s.computation < oldest]
+            for each in unused:
+                del self._states[each]
             self._computation += 1
             self._next_computation = began + max(self._interval, COST * (self._clock() - began))
         shown = self._states.pop(rights, None)

@@ -424,6 +424,17 @@ async def test_callers_with_equal_rights_share_one_state_per_second(town: ApiClu
     assert made.made == 2
 
 
+async def test_states_that_no_stream_asks_for_are_dropped(town: ApiCluster) -> None:
+    """Only a dropped state gets a new version, because nothing changes."""
+    made = Made(town)
+    board = made.board()
+    others = [VisibleState(False, False, frozenset({TenantName(n)}), False, False) for n in "ab"]
+    for made.now, asked in enumerate([(EVERY, *others), (EVERY,), (EVERY, others[0]), (EVERY,)]):
+        for rights in asked:
+            board.newest_state(rights)
+    assert [board.newest_state(each).version for each in (EVERY, *others)] == [1, 1, 4]
+
+
 async def test_state_that_is_slow_to_compute_is_computed_less_often(town: ApiCluster) -> None:
     made = Made(town, took=0.5)
     board = made.board()
