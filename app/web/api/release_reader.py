@@ -21,6 +21,9 @@ from app.web.api.audit_reader import SKEW, entry_time, entry_type_of, find_start
 
 WEEK = Millis(7 * 24 * 3_600_000)
 
+DAY = 24 * 3_600_000
+"""No clock is this far ahead. Entries with later times are left out."""
+
 MOST_RELEASES = 200_000
 """Most releases in memory; about 40 MB. The oldest ones are dropped."""
 
@@ -84,7 +87,7 @@ class ReleaseReader:
             entry = parse_line(text)
         except InvalidInput:  # any client of Redis can write there
             return
-        if not isinstance(entry, Entry):
+        if not isinstance(entry, Entry) or entry.record.at > self._now() + DAY:
             return
         if entry.record.entry_type is EntryType.GAP:
             self.complete_since = max(self.complete_since or entry.record.at, entry.record.at)

@@ -114,6 +114,16 @@ async def test_a_gap_and_the_first_entry_limit_the_complete_time(both: Both) -> 
     assert (await shown(both))["completeSince"].startswith("2023-11-14T22:03:20")
 
 
+async def test_entries_of_the_far_future_are_left_out(both: Both) -> None:
+    """Any client of Redis can write them."""
+    write(both.stream, release(30))
+    gap = AuditRecord(Millis(10**17), EntryType.GAP, {"from": 2, "to": 3})
+    write(both.stream, gap, replace(release(2), at=Millis(10**17)), release(1))
+    found = await shown(both)
+    assert found["total"]["pods"] == 2
+    assert found["completeSince"].startswith("2023-11-14T21:43:20")
+
+
 async def test_releases_in_memory_are_limited_to_a_week_and_a_number() -> None:
     stream = Stream()
     now = [NOW]
