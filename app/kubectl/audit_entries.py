@@ -76,21 +76,24 @@ def _entries(body: bytes) -> Iterator[Entry]:
     for line in body.splitlines():
         try:
             entry = json.loads(line)
-        except ValueError as error:
+            if "deed" in entry:
+                yield {**entry, "at": _to_datetime(entry["at"]), "facts": dict(entry["facts"])}
+        except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
             raise ClusterUnavailable(
-                "The audit chain has a line that is no JSON; run fairgate audit verify."
+                "The audit chain has a line that is no entry; run fairgate audit verify."
             ) from error
-        if "deed" in entry:
-            yield entry
+
+
+def _to_datetime(milliseconds: float) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
 def _as_item(entry: Entry) -> Entry:
     """Return an entry with the names and the time that all commands use."""
     facts = entry["facts"]
-    at = datetime.fromtimestamp(entry["at"] / 1000, timezone.utc)
     return {
         "number": entry["number"],
-        "at": _text(at),
+        "at": _text(entry["at"]),
         "type": entry["deed"],
         "tenant": facts.get("tenant") or (facts.get("name") if _is_tenant(facts) else None),
         "user": facts.get("user") or facts.get("by"),
@@ -130,15 +133,16 @@ def _released(facts: Entry) -> str:
 
 
 def _changed(facts: Entry) -> str:
-    fields = facts.get("fields") or {}
-    parts = [f"{name}: {_change(each)}" for name, each in fields.items() if isinstance(each, dict)]
+    fields = facts.get("fields")
+    items = fields.items() if isinstance(fields, dict) else ()
+    parts = [f"{name}: {_change(each)}" for name, each in items if isinstance(each, dict)]
     return f"{facts.get('kind', '')} {facts.get('did', '')}; {', '.join(parts)}".rstrip("; ")
 
 
 def _change(values: Entry) -> str:
     """Return the values of a field before and after, or the names that a list gained and lost."""
     marks = (("+", values.get("added")), ("-", values.get("removed")))
-    names = [f"{sign}{name}" for sign, text in marks if text for name in text.split(", ")]
+    names = [f"{sign}{name}" for sign, text in marks if text for name in str(text).split(", ")]
     return " ".join(names) or f"{values.get('before', '-')} -> {values.get('after', '-')}"
 
 

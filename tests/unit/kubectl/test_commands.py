@@ -604,6 +604,30 @@ def test_truncated_list_is_reported(rest: Rest, run: Run) -> None:
     assert (json.loads(out)["more"], err) == (False, "")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON",
+        "5",
+        "null",
+        '{"deed": "released", "number": 1, "at": 1}',
+        '{"deed": "released", "number": 1, "at": 100000000000000000, "facts": {}}',
+        '{"deed": "released", "number": 1, "at": 1, "facts": 3}',
+    ],
+)
+def test_a_line_that_is_no_entry_is_named(rest: Rest, run: Run, line: str) -> None:
+    rest.answers["GET /audit"] = Reply(200, f"{line}\n", "application/x-ndjson")
+    code, _, said = run(*AUDIT)
+    assert code == 3
+    assert said.endswith("has a line that is no entry; run fairgate audit verify.\n")
+
+
+def test_odd_facts_of_a_change_are_left_out() -> None:
+    for fields in ([1], {"users": {"added": 3}}, "x"):
+        item = {"type": "changed", "facts": {"kind": "Tenant", "fields": fields}}
+        assert audit_entries.detail(item, wide=False).startswith("Tenant")
+
+
 def test_older_parts_of_the_audit_log_are_read_until_the_limit(rest: Rest, run: Run) -> None:
     full = rest.answers["GET /audit"]
     rest.answers["GET /audit"] = [Reply(200, "", "text/plain"), full, full]
