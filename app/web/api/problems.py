@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from http import HTTPStatus
@@ -36,6 +37,17 @@ OTHER_LAYOUT = (
 NO_STORE = "Redis does not answer, so this cannot be read; try again in a moment."
 EXTRA = "extra_forbidden"
 TOO_LONG = "too_long"
+NOT_JSON = "The body is not valid JSON; correct it"
+
+_CHOICE = re.compile(r"\^\((\w+(?:\|\w+)+)\)\$")
+"""A regular expression that matches one of several words."""
+
+_RULES = {
+    "datetime": "must be a time such as 2026-01-31T12:00:00Z",
+    "dict": "must be a JSON object",
+    "model": "must be a JSON object",
+}
+"""The rule of each kind of value, by the first word of the type of the error."""
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
 
@@ -130,6 +142,8 @@ def install_error_handlers(
     @app.exception_handler(HTTPException)
     async def unrouted(request: Request, error: HTTPException) -> JSONResponse:
         told = f"{error.detail}; the routes are listed at /openapi.json."
+        if error.status_code == HTTPStatus.BAD_REQUEST:  # only FastAPI raises it
+            told = f"{NOT_JSON}."
         headers = error.headers
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers = {"Allow": ", ".join(methods(request.url.path))}
@@ -140,11 +154,13 @@ def install_error_handlers(
         errors = error.errors()
         # A misspelt field gives two errors: it is unknown, and the correct one is missing.
         first = next((each for each in errors if each["type"] == EXTRA), errors[0])
+        if first["type"] == "json_invalid":
+            return problem_response(400, f"{NOT_JSON} (character {first['loc'][-1]}).")
         where = ".".join(str(part) for part in first["loc"][1:])
         # 422 for valid JSON with wrong contents (RFC 9110, section 15.5.21), otherwise 400.
-        in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
         return problem_response(
-            422 if in_body else 400, f"{where or 'The body'}: {_field_message(first, patterns)}."
+            422 if first["loc"][0] == "body" else 400,
+            f"{where or 'The body'}: {_field_message(first, patterns)}.",
         )
 
     @app.exception_handler(WriteRefused)
@@ -187,4 +203,8 @@ def _field_message(error: Mapping[str, Any], patterns: Mapping[str, str] | None)
     if error["type"] == TOO_LONG:
         return f"at most {context['max_length']} entries are possible; send fewer"
     pattern = str(context.get("pattern", ""))
-    return (patterns or {}).get(pattern) or str(error["msg"])
+    if choice := _CHOICE.fullmatch(pattern):
+        *others, last = choice[1].split("|")
+        return f"must be {', '.join(others)} or {last}"
+    rule = (patterns or {}).get(pattern)
+    return rule or _RULES.get(error["type"].partition("_")[0]) or str(error["msg"])

@@ -437,7 +437,9 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("/v1/tenants/team-a/weight", {"weight": "0007"}, 422, "decimal number"),
     ("/v1/tenants/team-a/weight", {}, 422, "weight"),
     ("/v1/tenants/team-a/weight", {"wieght": "2"}, 422, "wieght: there is no such field"),
-    ("/v1/tenants/team-a/weight", [], 422, "body"),
+    ("/v1/tenants/team-a/weight", [], 422, "The body: must be a JSON object."),
+    ("/v1/pools/h100", {"placement": "random"}, 422, "placement: must be pack or spread."),
+    ("/v1/pools/h100", {"tolerations": [{"operator": "In"}]}, 422, "must be Exists or Equal."),
     ("/v1/tenants/team-a", {"users": [{"name": "\ud800"}]}, 422, "users: the text is not valid"),
     ("/v1/tenants/team-a", {"parent": "\ud800"}, 422, "parent: the text is not valid Unicode"),
     ("/v1/tenants/team-a", {"quotas": [{"pool": "p", "limit": {"\udfff": "1"}}]}, 422, "quotas"),
@@ -461,6 +463,19 @@ async def test_body_that_cannot_be_stored_is_refused_with_its_field(
     reply = await ask(app, "operator", "PUT", path, body)
     assert reply.status == status, reply.body
     assert named.lower() in problem(reply).lower()
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"weight": "2"', "The body is not valid JSON; correct it (character 14)."),
+        (b'{"weight": ' + b"9" * 5000 + b"}", "The body is not valid JSON; correct it."),
+    ],
+)
+async def test_body_that_is_no_json_is_refused(app: ASGIApp, body: bytes, sentence: str) -> None:
+    head = {"authorization": "Bearer operator", "content-type": "application/json"}
+    reply = await call(app, "PUT", "/v1/tenants/team-a/weight", body, head)
+    assert (reply.status, problem(reply)) == (400, sentence)
 
 
 MOST: list[tuple[str, str, Callable[[int], Any], int]] = [
