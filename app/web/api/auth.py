@@ -6,13 +6,16 @@ It does without FastAPI, whose import costs each webhook and controller 0.2 s of
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from hashlib import sha256
 
 from starlette.requests import Request
 
 from app.core.admission.submitters import limit_name
+from app.core.model import TenantName
 from app.ports.auth import Authorizer, Identity
 from app.web.api.refused import Refused
 from app.web.server.rate_limit import RateLimit
@@ -31,6 +34,9 @@ BYTES_PER_REQUEST = 16 * 1024
 
 REVIEWS_PER_REQUEST = 4
 """So many reviews of rights count as one more request of the caller."""
+
+MOST_ASKED = 200
+"""Most tenants to check one by one, if the caller lacks the right on all."""
 
 MOST_GOOD = 10_000
 
@@ -156,6 +162,23 @@ class Access:
         return await self.is_allowed(identity, "get", resource, subresource) or (
             await self.is_allowed(identity, "get", resource, subresource, name)
         )
+
+    async def readable_tenants(
+        self, identity: Identity, names: Sequence[TenantName]
+    ) -> list[TenantName]:
+        """Return which of these tenants the caller may list or get. Raises Refused (429).
+
+        Without a right on all tenants, only the first `MOST_ASKED` are checked.
+        """
+        for verb in ("list", "get"):
+            if await self.is_allowed(identity, verb, "tenants"):
+                return list(names)
+        asked = names[:MOST_ASKED]
+        self.count_reviews(identity, len(asked))
+        rights = await asyncio.gather(
+            *(self.is_allowed(identity, "get", "tenants", name=name) for name in asked)
+        )
+        return [name for name, may in zip(asked, rights, strict=True) if may]
 
     async def require(
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""

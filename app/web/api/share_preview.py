@@ -20,12 +20,14 @@ def share_changes(
     queries: EngineQueries,
     before: TenantWritten | None,
     after: TenantWritten | None,
+    visible_tenants: Collection[str],
     visible_users: Collection[str] | None,
 ) -> list[ShareChange]:
     """Return the shares by weight that change, as if all tenants and users had requests.
 
-    Users with a configured weight, with usage or with pending pods count. Users of other tenants
-    are not named, and of this tenant only `visible_users` (None: all).
+    Users with a configured weight, with usage or with pending pods count. Only `visible_tenants`
+    are named. Users of other tenants are not named, and of this tenant only `visible_users` (None:
+    all).
     """
     now = _standings(queries)
     named = before or after
@@ -44,7 +46,7 @@ def share_changes(
     shown = {
         (tenant, user)
         for tenant, user in was.keys() | will_be.keys()
-        if user == TENANT_ITSELF
+        if (user == TENANT_ITSELF and tenant in visible_tenants)
         or (tenant == name and (visible_users is None or user in visible_users))
     }
     changed = sorted(key for key in shown if was.get(key) != will_be.get(key))

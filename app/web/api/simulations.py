@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 
@@ -24,9 +23,6 @@ from app.web.api.schemas import (
     WhatIf,
 )
 
-MOST_ASKED = 200
-"""Most tenants to check one by one, if the caller lacks the right to list all."""
-
 TOO_MANY_REQUESTS, UNPROCESSABLE, UNAVAILABLE = 429, 422, 503
 
 
@@ -41,7 +37,9 @@ def add_simulation_routes(routes: APIRouter, context: RouteContext) -> None:
         context.require_synced_state()
         found = await _compare(context, _changes(asked), asked.hours)
         named = [*asked.weights, *asked.users]
-        seen = await _visible(context, identity, named, found.tenants)
+        forecasts = found.tenants
+        order = sorted(forecasts, key=lambda n: (n not in named, -forecasts[n][0].pending, n))
+        seen = await access.readable_tenants(identity, order)
         return Simulation(
             pods=found.pods,
             hours=asked.hours,
@@ -70,24 +68,6 @@ async def _compare(context: RouteContext, changes: WeightChanges, hours: float) 
         raise Refused(UNAVAILABLE, "This replica runs no simulations.")
     with simulation_errors():
         return await context.simulations.compare(changes, hours)
-
-
-async def _visible(
-    context: RouteContext,
-    identity: Identity,
-    named: Collection[str],
-    tenants: Mapping[TenantName, tuple[TenantForecast, TenantForecast]],
-) -> list[TenantName]:
-    """Return the tenants that a caller may list or get. Raises Refused (429)."""
-    if await context.access.is_allowed(identity, "list", "tenants"):
-        return list(tenants)
-    order = sorted(tenants, key=lambda name: (name not in named, -tenants[name][0].pending, name))
-    asked = order[:MOST_ASKED]
-    context.access.count_reviews(identity, len(asked))
-    rights = await asyncio.gather(
-        *(context.access.is_allowed(identity, "get", "tenants", name=name) for name in asked)
-    )
-    return [name for name, may in zip(asked, rights, strict=True) if may]
 
 
 def _changes(asked: WhatIf) -> WeightChanges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel
 
 from app.core.admission.tenant_permissions import TenantSpecMap
+from app.core.model import TenantName
 from app.ports.api import Stored
 from app.ports.auth import Identity
 from app.web.api.etags import Conditions, conditions_of, etag
@@ -65,7 +66,7 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         _require_user_names(spec)
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         answer = await _TenantAnswer.to(request, context, as_spec(spec))
-        return answer.to_put(await changes.replace_spec(request, as_spec(spec)), response)
+        return await answer.to_put(await changes.replace_spec(request, as_spec(spec)), response)
 
     @routes.delete(
         "/tenants/{tenant}",
@@ -80,7 +81,7 @@ def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         answer = await _TenantAnswer.to(request, context, {})
         outcome = await changes.delete(request)
-        return _delete_answer(dry_run, lambda: answer.change_json(outcome))
+        return _delete_answer(await answer.change_json(outcome) if dry_run else None)
 
 
 def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
@@ -101,7 +102,9 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
     ) -> TenantWritten | TenantChange | Response:
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         answer = await _TenantAnswer.to(request, context, {"weight": weight.weight})
-        return answer.to_put(await changes.set_tenant_weight(request, weight.weight), response)
+        return await answer.to_put(
+            await changes.set_tenant_weight(request, weight.weight), response
+        )
 
     # User names may contain slashes, for example those of OIDC issuers.
     @routes.put(
@@ -121,7 +124,9 @@ def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) ->
         request = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         sent = {"users": [{"name": user, "weight": weight.weight}]}
         answer = await _TenantAnswer.to(request, context, sent)
-        return answer.to_put(await changes.set_user_weight(request, user, weight.weight), response)
+        return await answer.to_put(
+            await changes.set_user_weight(request, user, weight.weight), response
+        )
 
 
 def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
@@ -158,7 +163,8 @@ def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> N
         pool: PoolPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(WriteRequest(identity, "pools", pool, wanted, dry_run))
-        return _delete_answer(dry_run, lambda: _pool_change(outcome).model_dump_json(by_alias=True))
+        change = _pool_change(outcome).model_dump_json(by_alias=True) if dry_run else None
+        return _delete_answer(change)
 
 
 def _require_user_names(spec: TenantSpecModel) -> None:
@@ -202,11 +208,12 @@ class _TenantAnswer:
 
     The right to write a tenant is one on its parent, and does not include the right to read it.
     `sent`: the fields of the spec in the request. The answer has only these and the name, unless
-    the caller may get the tenant. `shares` has only users in `sent`, unless it may get the queue.
+    the caller may get the tenant. `shares` has only tenants that it may get, besides this one, and
+    only users in `sent`, unless it may get the queue.
     """
 
     context: RouteContext
-    dry_run: bool
+    request: WriteRequest
     sent: TenantSpecMap
     may_get: bool
     may_get_queue: bool
@@ -219,19 +226,19 @@ class _TenantAnswer:
         may_get = context.access.may_get
         return cls(
             context,
-            request.dry_run,
+            request,
             sent,
             await may_get(request.caller, "tenants", "", request.name),
             # Only a dry run has shares.
             request.dry_run and await may_get(request.caller, "tenants", "queue", request.name),
         )
 
-    def to_put(
+    async def to_put(
         self, outcome: WriteOutcome, response: Response
     ) -> TenantWritten | TenantChange | Response:
         """Return the stored tenant, or the change in a dry run."""
-        if self.dry_run:
-            answer: TenantChange | TenantWritten = self._change(outcome)
+        if self.request.dry_run:
+            answer: TenantChange | TenantWritten = await self._change(outcome)
         else:
             answer = self._readable(TenantWritten(**_stored_fields(outcome, response)), self.sent)
         if self.may_get:
@@ -244,11 +251,11 @@ class _TenantAnswer:
             media_type="application/json",
         )
 
-    def change_json(self, outcome: WriteOutcome) -> str:
+    async def change_json(self, outcome: WriteOutcome) -> str:
         """Return the change as JSON."""
-        return self._as_json(self._change(outcome))
+        return self._as_json(await self._change(outcome))
 
-    def _change(self, outcome: WriteOutcome) -> TenantChange:
+    async def _change(self, outcome: WriteOutcome) -> TenantChange:
         self.context.require_synced_state()
         before, after = (
             TenantWritten(**_fields(each)) if each else None
@@ -257,10 +264,15 @@ class _TenantAnswer:
         users = (
             None if self.may_get_queue else {each["name"] for each in self.sent.get("users", ())}
         )
+        queries = self.context.queries
+        own = TenantName(self.request.name)
+        others = sorted(queries.view().tenants.keys() - {own})
+        access = self.context.access
+        tenants = await access.readable_tenants(self.request.caller, [own, *others])
         return TenantChange(
             before=before and self._readable(before, {}),
             after=after and self._readable(after, self.sent),
-            shares=share_changes(self.context.queries, before, after, users),
+            shares=share_changes(queries, before, after, {own, *tenants}, users),
         )
 
     def _readable(self, tenant: TenantWritten, sent: TenantSpecMap) -> TenantWritten:
@@ -277,7 +289,8 @@ def _pool_change(outcome: WriteOutcome) -> PoolChange:
     return PoolChange(before=before, after=after)
 
 
-def _delete_answer(dry_run: bool, change: Callable[[], str]) -> Response:
-    if not dry_run:
+def _delete_answer(change: str | None) -> Response:
+    """Return the answer to a DELETE. `change`: of a dry run."""
+    if change is None:
         return Response(status_code=204)
-    return Response(change(), media_type="application/json")
+    return Response(change, media_type="application/json")

@@ -208,13 +208,22 @@ async def test_the_canary_would_be_seen(app: FastAPI) -> None:
         assert CANARY in (await ask(app, "operator", "GET", path)).body.decode(), path
 
 
-async def test_right_to_update_a_tenant_does_not_show_users_of_its_sibling(
-    town: Neighbours, app: FastAPI
+@pytest.mark.parametrize(
+    ("right", "shown"),
+    [
+        (None, {OURS}),
+        (("get", "tenants", OTHERS), {OURS, OTHERS}),
+        (("list", "tenants", ""), {OURS, OTHERS}),
+    ],
+)
+async def test_preview_shows_only_other_tenants_that_the_caller_may_read(
+    town: Neighbours, app: FastAPI, right: Right | None, shown: set[str]
 ) -> None:
-    town.people.rights["governor"] = {("update", "tenants", each) for each in (PARENT, OURS)}
+    rights: set[Right] = {("update", "tenants", each) for each in (PARENT, OURS)}
+    town.people.rights["governor"] = rights | ({right} if right else set())
     reply = await ask(app, "governor", "PUT", f"/v1/tenants/{OURS}/weight?dryRun=true", WEIGHT)
     assert reply.status == 200
-    assert {each["tenant"] for each in reply.json["shares"]} >= {OURS, OTHERS}
+    assert {each["tenant"] for each in reply.json["shares"]} == shown
     assert not leak(told(reply), CANARY)
 
 
