@@ -117,8 +117,9 @@ def test_memory_returns_when_objects_are_gone(field: str) -> None:
 
     tracemalloc.start()
     try:
-        few = lives(0, 5)
-        many = lives(5, 20)
+        few, many = lives(0, 5), lives(5, 20)
+        if many - few >= 20 * 2_000:  # something else in this process may allocate memory once
+            few, many = many, lives(25, 20)
     finally:
         tracemalloc.stop()
     assert many - few < 20 * 2_000
