@@ -30,6 +30,7 @@ from app.core.errors import FairgateError, InvalidInput
 from app.terminal.help import CommandLine, HelpGroup, examples
 from app.terminal.options import ReportOutput, with_groups
 from app.terminal.output import warn
+from app.terminal.streams import PIPE_CLOSED, run_with_streams
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 NO_RIGHT = (401, 403)
@@ -348,11 +349,13 @@ def main() -> None:
 def _outcome(command: Callable[[], Any]) -> int:
     """Run a command and return its exit code. Errors are printed as one sentence on stderr."""
     try:
-        command()
+        run_with_streams(command)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        return PIPE_CLOSED
     except InvalidInput as error:
         _report(str(error))
         return WRONG_INPUT

@@ -31,6 +31,7 @@ from app.kubectl.options import (
 from app.terminal.help import CommandLine, examples
 from app.terminal.options import Output, ReportOutput, WatchedOutput, with_groups
 from app.terminal.output import warn
+from app.terminal.streams import PIPE_CLOSED, run_with_streams
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -413,11 +414,13 @@ def _name(arguments: list[str]) -> str:
 def outcome(command: Callable[[], Any]) -> int:
     """Run a command and return its exit code. Print an error as one sentence to stderr."""
     try:
-        command()
+        run_with_streams(command)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        return PIPE_CLOSED
     except InvalidInput as error:
         return _report_errors(error, WRONG_INPUT)
     except ClusterRefused as error:
