@@ -12,16 +12,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
-
-import msgspec
+from typing import Any, TypeVar
 
 from app.commands.release.manual_release import ByHand
-from app.core.errors import ClusterError, ClusterRefused
+from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import ENFORCE_COMMAND, Mode
 from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
+from app.kube.answers import decode_answer
 from app.kube.client import Client
 from app.kube.enforcement_probes import NAMESPACE, EnforcementProbes, HoleFound
 from app.kube.enforcement_spec import CONFIG_MAP, read_documents, read_mode
@@ -34,7 +33,15 @@ POLICY_PATH = "/apis/fairgate.io/v1alpha1/policies/default"
 
 CHECKS = Listing(itemgetter("checks"), lambda item: f"check/{item['check']}")
 
-_lease = msgspec.json.Decoder(objects.Lease)
+T = TypeVar("T")
+
+
+class _PolicySpec(objects.KubeStruct, frozen=True):
+    mode: str | None = None
+
+
+class _Policy(objects.KubeStruct, frozen=True):
+    spec: _PolicySpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ class InstallationCheck:
                 return CheckResult(name, True, await check())
             except CheckSkipped as reason:
                 return CheckResult(name, None, str(reason))
-            except (CheckFailed, HoleFound, ClusterError) as error:
+            except (CheckFailed, HoleFound, ClusterError, InvalidInput) as error:
                 if time.monotonic() + self._pause > deadline:
                     if _lacks_right(error):
                         return CheckResult(name, None, f"not tested: {error}")
@@ -143,8 +150,8 @@ class InstallationCheck:
             await asyncio.sleep(self._pause)
 
     async def _mode(self) -> str:
-        policy = await self._find(POLICY_PATH) or {}
-        mode = (policy.get("spec") or {}).get("mode")
+        policy = await self._find(POLICY_PATH, _Policy)
+        mode = policy.spec.mode if policy is not None and policy.spec is not None else None
         if mode == Mode.OBSERVE.value:
             return _POLICY_OBSERVES
         if mode is None:
@@ -154,19 +161,18 @@ class InstallationCheck:
     async def _installed(self) -> dict[str, str] | None:
         """Return the data of the ConfigMap with the mode and the objects."""
         path = f"/api/v1/namespaces/{self._namespace}/configmaps/{CONFIG_MAP}"
-        installed = await self._find(path)
+        installed = await self._find(path, objects.ConfigMap)
         if installed is None:
             raise CheckFailed(
                 f"there is no ConfigMap {self._namespace}/{CONFIG_MAP}: Fairgate is not "
                 "installed in this namespace; name its namespace by --namespace."
             )
-        found: dict[str, str] | None = installed.get("data")
-        return found
+        return installed.data
 
     async def _objects(self) -> str:
         """Return how many objects enforcement needs, if all exist."""
         refs = sorted(read_documents(await self._installed()))
-        missing = [str(ref) for ref in refs if await self._find(ref.path) is None]
+        missing = [str(ref) for ref in refs if await self._find(ref.path, dict[str, Any]) is None]
         if missing:
             raise CheckFailed(
                 f"{', '.join(missing)} {'does' if len(missing) == 1 else 'do'} not exist; see the "
@@ -204,20 +210,20 @@ class InstallationCheck:
     async def _lease_of(self) -> objects.Lease:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/{LEASE}"
         try:
-            return _lease.decode(await self._client.request("GET", path))
+            return decode_answer(await self._client.request("GET", path), objects.Lease)
         except ClusterRefused as error:
             if error.status != 404:
                 raise
             raise CheckFailed(_NO_LEADER) from error
 
-    async def _find(self, path: str) -> dict[str, Any] | None:
+    async def _find(self, path: str, kind: type[T]) -> T | None:
+        """Return an object; None if it does not exist."""
         try:
-            found: dict[str, Any] = msgspec.json.decode(await self._client.request("GET", path))
+            return decode_answer(await self._client.request("GET", path), kind)
         except ClusterRefused as error:
             if error.status != 404:
                 raise
             return None
-        return found
 
 
 def _lacks_right(error: Exception) -> bool:

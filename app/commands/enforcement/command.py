@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from app.core.errors import InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import Mode
 from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
+from app.kube.answers import decode_answer
 from app.kube.client import Client
 from app.kube.enforcement_spec import (
     BINDING,
@@ -120,4 +119,4 @@ async def _read(options: EnforcementOptions) -> Mapping[str, str]:
         body = await client.request("GET", f"/api/v1/namespaces/{space}/configmaps/{CONFIG_MAP}")
     finally:
         await client.close()
-    return msgspec.json.decode(body, type=objects.ConfigMap).data or {}
+    return decode_answer(body, objects.ConfigMap).data or {}

@@ -24,7 +24,7 @@ from app.core.podspec.resource_claims import FINALIZER
 from app.core.release_patch import Patch
 from app.core.well_known import ANNOTATION_CLAIMS, ANNOTATION_RELEASE, GATE, RELEASE_ADOPTED
 from app.k8s_types import objects
-from app.k8s_types.deep_json import Decoder
+from app.kube.answers import decode_answer
 from app.kube.claim_finalizers import CLAIMS, ClaimFinalizers, claim_path, removal_metadata
 from app.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client
 from app.kube.convert_custom import POLICY
@@ -130,7 +130,7 @@ class ByHand:
     async def find_held(self, namespace: str, name: str) -> GatedPod | None:
         """Return a pod if it is held, else None. Raises ClusterRefused (404) if it is absent."""
         body = await self._client.request("GET", _path(namespace, name))
-        return _held(_decode(body, _Pod))
+        return _held(decode_answer(body, _Pod))
 
     async def list_held(self) -> AsyncIterator[list[GatedPod]]:
         """Yield every held pod of the cluster, page by page, in the order of the API server."""
@@ -147,7 +147,7 @@ class ByHand:
                 if error.status == 410 and token:
                     return  # the list expired; the next call returns the rest
                 raise
-            page = _decode(body, objects.ListPage[_Pod])
+            page = decode_answer(body, objects.ListPage[_Pod])
             yield [held for each in page.items or () if (held := _held(each))]
             token = page.metadata.continue_
             if not token:
@@ -162,7 +162,8 @@ class ByHand:
         for name in pod.claims:
             at = claim_path(pod.ref.namespace, name)
             try:
-                meta = _decode(await self._client.request("GET", at), objects.MetadataOnly).metadata
+                body = await self._client.request("GET", at)
+                meta = decode_answer(body, objects.MetadataOnly).metadata
                 claim = ClaimAddress(Uid(meta.uid), pod.ref.namespace, name)
                 await self._finalizers.protect(claim)
                 late |= FINALIZER not in (meta.finalizers or ())
@@ -262,7 +263,7 @@ class ByHand:
                 if error.status == 404:
                     return []
                 raise
-            page = _decode(body, objects.ListPage[objects.MetadataOnly])
+            page = decode_answer(body, objects.ListPage[objects.MetadataOnly])
             for meta in (each.metadata for each in page.items or ()):
                 if FINALIZER in (meta.finalizers or ()):
                     found.append(ClaimAddress(Uid(meta.uid), meta.namespace, meta.name))
@@ -303,7 +304,7 @@ class ByHand:
         self, path: str, version: str, kind: str, fields: dict[str, Any]
     ) -> dict[str, Any]:
         body = {"apiVersion": version, "kind": kind, **fields}
-        return _decode(await self._client.request("POST", path, body=body), _Review).status
+        return decode_answer(await self._client.request("POST", path, body=body), _Review).status
 
 
 def release_patch(pod: GatedPod) -> Patch:
@@ -347,13 +348,3 @@ def _claims(pod: _Pod) -> tuple[str, ...]:
 
 def _path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
-
-
-def _decode(body: bytes, kind: type[T]) -> T:
-    try:
-        return Decoder(kind).decode(body)
-    except msgspec.DecodeError as error:
-        raise ClusterUnavailable(
-            "The API server answered with something else than Kubernetes does; "
-            "see whether the kubeconfig names the right server."
-        ) from error

@@ -44,12 +44,15 @@ class Installation:
         self.caller_may_release = False
         self.forbidden = ""
         self.quota = False
+        self.answer: bytes | None = None
         self._looks = 0
 
     async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
         if self.outages:
             self.outages -= 1
             raise ClusterUnavailable("no answer")
+        if self.answer is not None:
+            return self.answer
         if self.forbidden and self.forbidden in path:
             message = f'403 x is forbidden: User "eve" cannot get resource "{self.forbidden}"'
             raise ClusterRefused(message, 403)
@@ -200,3 +203,12 @@ async def test_a_check_is_repeated_until_it_passes() -> None:
     api = Installation()
     api.outages = 5
     assert all(each.passed for each in (await results_of(api, wait=60.0)).values())
+
+
+@pytest.mark.parametrize("answer", [b"<html>login</html>", b"[]", b"null", b'{"spec": "x"}'])
+async def test_another_server_than_an_api_server_is_named_and_not_a_defect(answer: bytes) -> None:
+    api = Installation()
+    api.answer = answer
+    mode = (await results_of(api))["mode"]
+    assert mode.passed is False
+    assert mode.message.startswith("The API server answered with something else than Kubernetes")

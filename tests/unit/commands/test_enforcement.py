@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import yaml
 
-from app.commands.enforcement.command import admission_configuration, static_policies
-from app.core.errors import InvalidInput
+from app.commands.enforcement import command
+from app.commands.enforcement.command import (
+    EnforcementOptions,
+    admission_configuration,
+    static_policies,
+)
+from app.core.errors import ClusterUnavailable, InvalidInput
+from app.core.kubeconfig import KubeconfigOptions
 
 POLICIES = """
 apiVersion: admissionregistration.k8s.io/v1
@@ -63,3 +70,16 @@ def test_the_configuration_names_the_folder() -> None:
     [plugin] = yaml.safe_load(yaml.safe_dump(found))["plugins"]
     assert plugin["name"] == "ValidatingAdmissionPolicy"
     assert plugin["configuration"]["staticManifestsDir"] == "/etc/kubernetes/fairgate"
+
+
+def test_another_server_than_an_api_server_is_named_and_not_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Mock(request=AsyncMock(return_value=b"<html>login</html>"), close=AsyncMock())
+    where = "app.commands.enforcement.command"
+    monkeypatch.setattr(f"{where}.Client.connect_with", AsyncMock(return_value=client))
+    monkeypatch.setattr(f"{where}.kubeconfig_files.find_caller", Mock())
+    options = EnforcementOptions(tmp_path, KubeconfigOptions(), "fairgate-system")
+    with pytest.raises(ClusterUnavailable, match="something else than Kubernetes"):
+        command.run(options)
+    assert list(tmp_path.iterdir()) == []
