@@ -30,6 +30,7 @@ from app.devcluster.node.real_node import RealNode
 from app.devcluster.processes import Processes
 from app.devcluster.progress import ConsoleProgress
 from app.devcluster.redis_server import given_redis, start_redis
+from app.devcluster.state_files import FolderKind
 from tests.support.fork_server import forked
 from tests.support.xdist_scheduler import BySetUp, place_of
 
@@ -168,7 +169,7 @@ def redis_url() -> Iterator[str]:
         yield url
         return
     folder = folders.own_folder("redis")
-    folders.claim_folder(folder)
+    folders.claim_folder(folder, FolderKind.CLUSTER)
     try:
         yield start_redis(folder, Processes(folder), durable=False)
     finally:

@@ -23,6 +23,7 @@ from app.devcluster.processes import ChildProcess, Processes
 from app.devcluster.progress import NoProgress, SetupProgress
 from app.devcluster.redis_server import given_redis, start_redis
 from app.devcluster.signals import signals_as_interrupt
+from app.devcluster.state_files import FolderKind, StateUnreadable, read_record, require_kind
 from app.tls.certificate_authority import write_private
 
 
@@ -73,16 +74,20 @@ class LocalCluster:
                 wanted, kubernetes=choice.kubernetes.minor, binaries=str(choice.folder or "")
             )
             tools = find(told, choice)
-            folders.claim_folder(self.folder)
+            folders.claim_folder(self.folder, FolderKind.CLUSTER)
             with folders.lock_folder(self.folder):
                 if not self._is_up(wanted):
                     self._bring_up(wanted, tools, told)
         return self.details()
 
     def down(self) -> bool:
-        """End every process and remove the folder; False if there was no cluster."""
+        """End every process and remove the folder; False if there was no cluster.
+
+        Raises InvalidInput if the folder has a node.
+        """
         if not folders.is_ours(self.folder):
             return False
+        require_kind(self.folder, FolderKind.CLUSTER)
         with folders.lock_folder(self.folder):
             self._take_down()
         return True
@@ -212,9 +217,12 @@ class LocalCluster:
     def _is_up(self, wanted: ClusterOptions) -> bool:
         """Return whether this cluster is up and all its processes run.
 
-        Raises InvalidInput if it has other options.
+        A cluster whose files cannot be read is not up. Raises InvalidInput if it has other options.
         """
-        state, status = self._read_state(), self.status()
+        try:
+            state, status = self._read_state(), self.status()
+        except StateUnreadable:
+            return False
         if state is None or status is None or status[1]:
             return False
         if state.options != wanted:
@@ -254,12 +262,7 @@ class LocalCluster:
         return state
 
     def _read_state(self) -> ClusterState | None:
-        try:
-            return msgspec.json.decode(
-                (self.folder / "cluster.json").read_bytes(), type=ClusterState
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return read_record(self.folder, "cluster.json", ClusterState)
 
     def _write_state(self, state: ClusterState) -> None:
         write_private(self.folder / "cluster.json", msgspec.json.encode(state))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -18,7 +19,10 @@ from app.devcluster.component_flags import ControlPlanePlan, Network, Ports
 from app.devcluster.nodes import KWOK_USER, NodeGroup, create_nodes, grant_kwok, ready_nodes
 from app.devcluster.processes import ChildProcess, Processes, Program, child_environment
 from app.devcluster.readiness import ReadyCondition, free_ports, wait_until
+from app.devcluster.state_files import StateUnreadable, down_command, read_record
 from app.tls.certificate_authority import write_private
+
+T = TypeVar("T")
 
 READY_SECONDS = 90.0
 ADMIN = "fairgate-dev-admin"
@@ -65,9 +69,8 @@ class ControlPlane:
     @classmethod
     def load(cls, folder: Path, processes: Processes) -> ControlPlane:
         """Return the control plane that was prepared in this folder earlier."""
-        config = folder / "config"
-        ports = msgspec.json.decode((config / "ports.json").read_bytes(), type=Ports)
-        network = msgspec.json.decode((config / "network.json").read_bytes(), type=Network)
+        ports = _read(folder, "ports.json", Ports)
+        network = _read(folder, "network.json", Network)
         return cls(
             ControlPlanePlan(folder, ports, Certificates(folder / "pki"), network), processes
         )
@@ -137,6 +140,15 @@ def _write_clients(plan: ControlPlanePlan) -> None:
     for program, user in CLIENTS.items():
         write_private(plan.kubeconfig(program), pem.kubeconfig(plan.server, user).encode())
     write_private(plan.kubeconfig("webhooks"), pem.webhook_client().encode())
+
+
+def _read(folder: Path, name: str, kind: type[T]) -> T:
+    found = read_record(folder, f"config/{name}", kind)
+    if found is None:
+        raise StateUnreadable(
+            f"{folder}/config/{name} is missing; run `{down_command(folder)}` first."
+        )
+    return found
 
 
 def _write(path: Path, document: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from app.core.errors import ClusterError
+from app.devcluster.state_files import StateUnreadable, read_record
 from app.tls.certificate_authority import write_private
 
 RECORD = "processes.json"
@@ -28,6 +30,10 @@ POLL_SECONDS = 0.02
 LAST_LINES = 8
 
 BECOME = 'read -r word && [ "$word" = go ] && cd "$0" && exec "$@" </dev/null'
+
+
+_CHILD = re.compile(rb'"name":"([ -~]*?)","pid":(\d{1,9}),"born":"([ -~]*?)"')
+"""The first fields of a child in the record, in the order of `ChildProcess`."""
 
 
 class ChildProcess(msgspec.Struct, frozen=True):
@@ -85,13 +91,8 @@ class Processes:
         return child
 
     def recorded(self) -> list[ChildProcess]:
-        """Return all recorded children, running or not, oldest first."""
-        try:
-            return msgspec.json.decode(
-                (self._folder / RECORD).read_bytes(), type=list[ChildProcess]
-            )
-        except FileNotFoundError:
-            return []
+        """Return all recorded children, running or not, oldest first. Raises StateUnreadable."""
+        return read_record(self._folder, RECORD, list[ChildProcess]) or []
 
     def alive(self, name: str | None = None) -> list[ChildProcess]:
         """Return the running children, oldest first; if `name` is given, only with that name."""
@@ -117,9 +118,13 @@ class Processes:
                 "them by hand."
             )
 
-    def stop_all(self) -> None:
-        """End every recorded child."""
-        self.stop(self.recorded())
+    def stop_all(self, sign: int = signal.SIGTERM) -> None:
+        """End every recorded child. Of a damaged record, end those that can be read."""
+        try:
+            children = self.recorded()
+        except StateUnreadable:
+            children = self._repair()
+        self.stop(children, sign)
 
     def restart(self, child: ChildProcess, sign: int = signal.SIGTERM) -> ChildProcess:
         """End a child if it runs, and start it again with the same arguments."""
@@ -159,6 +164,16 @@ class Processes:
 
     def _write(self, children: Sequence[ChildProcess]) -> None:
         write_private(self._folder / RECORD, msgspec.json.encode(children))
+
+    def _repair(self) -> list[ChildProcess]:
+        """Replace a damaged record by the children in it that can be read, and return them."""
+        with self._locked():
+            found = [
+                ChildProcess(name.decode(), int(pid), born.decode(), (), {})
+                for name, pid, born in _CHILD.findall((self._folder / RECORD).read_bytes())
+            ]
+            self._write(found)
+        return found
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from app.core.errors import ClusterError, InvalidInput
 from app.devcluster.processes import birth
+from app.devcluster.state_files import MARK, FolderKind, require_kind
 
-MARK = ".fairgate-cluster"
 OWN = "runs"
 
 
@@ -46,18 +46,20 @@ def abandoned() -> list[Path]:
     return []
 
 
-def claim_folder(folder: Path) -> None:
+def claim_folder(folder: Path, kind: FolderKind) -> None:
     """Create and mark the folder, readable by its owner only.
 
-    Raises InvalidInput if it has other contents or cannot be used.
+    Raises InvalidInput if it has other contents, is of the other kind or cannot be used.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_ours(folder) and any(folder.iterdir()):
+        if is_ours(folder):
+            require_kind(folder, kind)
+        elif any(folder.iterdir()):
             raise InvalidInput(
                 f"{folder} is not empty and holds no local cluster; name another folder by --dir."
             )
-        (folder / MARK).touch()
+        (folder / MARK).write_text(f"{kind.value}\n")
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be used ({error}); name another by --dir.") from error
 

@@ -27,6 +27,7 @@ from app.devcluster.processes import Processes
 from app.devcluster.progress import NoProgress, SetupProgress
 from app.devcluster.readiness import wait_until
 from app.devcluster.signals import signals_as_interrupt
+from app.devcluster.state_files import FolderKind, StateUnreadable, read_record, require_kind
 from app.tls.certificate_authority import write_private
 
 READY_SECONDS = 120.0
@@ -94,10 +95,9 @@ class RealNode:
         told = progress or NoProgress()
         with signals_as_interrupt():
             tools, node_tools = find(told)
-            folders.claim_folder(self.folder)
+            folders.claim_folder(self.folder, FolderKind.NODE)
             with folders.lock_folder(self.folder):
-                details = self.status()
-                if details is None or details.dead:
+                if not self._is_up():
                     self._take_down()
                     check_machine(self.folder)
                     self._bring_up(tools, node_tools, gpus, told)
@@ -106,10 +106,11 @@ class RealNode:
     def down(self) -> bool:
         """End every process, and remove mounts, network devices, cgroups and the folder.
 
-        False if there was no node.
+        False if there was no node. Raises InvalidInput if the folder has a cluster.
         """
         if not folders.is_ours(self.folder):
             return False
+        require_kind(self.folder, FolderKind.NODE)
         with folders.lock_folder(self.folder):
             self._take_down()
             folders.remove_folder(self.folder)
@@ -152,6 +153,14 @@ class RealNode:
     def api(self) -> SetupClient:
         """Return a connection as the cluster administrator."""
         return self._control_plane().api()
+
+    def _is_up(self) -> bool:
+        """Return whether all processes of the node run. If its files are damaged, it is not up."""
+        try:
+            details = self.status()
+        except StateUnreadable:
+            return False
+        return details is not None and not details.dead
 
     def _bring_up(
         self, tools: Tools, node_tools: NodeTools, gpus: int, progress: SetupProgress
@@ -248,7 +257,7 @@ class RealNode:
 
     def _end_processes(self) -> None:
         """End everything at once, without a delay for pods: the state is removed anyway."""
-        self.processes.stop(self.processes.recorded(), signal.SIGKILL)
+        self.processes.stop_all(signal.SIGKILL)
         self.namespaces.disconnect()
 
     def _take_down(self) -> None:
@@ -268,10 +277,7 @@ class RealNode:
         return state
 
     def _read_state(self) -> RealNodeState | None:
-        try:
-            return msgspec.json.decode((self.folder / "node.json").read_bytes(), type=RealNodeState)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return read_record(self.folder, "node.json", RealNodeState)
 
     def _write_state(self, state: RealNodeState) -> None:
         _write_json(self.folder / "node.json", state)
