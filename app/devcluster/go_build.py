@@ -19,7 +19,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import TextIO
 
-from app.core.errors import ToolMissing
+from app.core.errors import InvalidInput, ToolMissing
 from app.devcluster.kubernetes_versions import KubernetesVersion
 from app.devcluster.progress import SetupProgress
 
@@ -133,7 +133,7 @@ def is_built(module: Module) -> bool:
 def build(module: Module, progress: SetupProgress) -> Path:
     """Return the folder with a module's programs. Build them first if they are not cached.
 
-    Raises ToolMissing if the build fails.
+    Raises ToolMissing if the build fails, and InvalidInput if the cache cannot be written.
     """
     cache = module.cache()
     if is_built(module):
@@ -145,7 +145,7 @@ def build(module: Module, progress: SetupProgress) -> Path:
             f"install Go 1.26 or newer (go.dev/dl), or name a folder that has "
             f"{', '.join(module.programs)} by --binaries."
         )
-    cache.parent.mkdir(parents=True, exist_ok=True)
+    _need_writable(cache.parent)
     with _build_lock(cache.with_suffix(".lock"), module, progress):
         if is_built(module):
             return cache
@@ -154,6 +154,18 @@ def build(module: Module, progress: SetupProgress) -> Path:
         with progress.step(what, f"{module.usual_duration} on 2 cores"):
             _build(go, module, cache)
     return cache
+
+
+def _need_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidInput(
+            f"The cache {folder} cannot be written ({error.strerror}); name another folder by "
+            "XDG_CACHE_HOME."
+        ) from error
 
 
 def _build(go: str, module: Module, cache: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from app.core.errors import InvalidInput
 from app.devcluster import binaries, go_build
 from app.devcluster.kubernetes_versions import DEFAULT, VARIABLE, VERSIONS, named
+from app.devcluster.progress import NoProgress
 
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 OTHERS = {"etcd": "3.99.0", "kwok": "0.99.0", "helm": "4.99.0"}
@@ -158,3 +159,13 @@ def test_pod_groups_are_offered_in_the_version_that_kubernetes_has() -> None:
     }
     with pytest.raises(InvalidInput, match=r"Kubernetes 1\.34 has no pod groups"):
         named("1.34").pod_group_flags()
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(InvalidInput, match=f"The cache {tmp_path}/file/fairgate/tools cannot be"):
+        go_build.build(go_build.MODULES[0], NoProgress())
