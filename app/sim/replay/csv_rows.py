@@ -17,6 +17,9 @@ from zlib import error as BrokenGzip
 from app.core.errors import InvalidInput, InvalidQuantity
 from app.core.quantities import parse_quantity
 
+LARGEST = 10**12
+"""Largest number in a cell. Seconds since 1970, and each real amount, are far below it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
@@ -34,7 +37,7 @@ class CsvRow:
         return self.text(column) or self._raise_invalid(column, "is empty", "write a value")
 
     def number(self, column: str, default: int | None = None) -> Fraction:
-        """Return a cell as a number of 0 or more. Raises InvalidInput."""
+        """Return a cell as a number from 0 to `LARGEST`. Raises InvalidInput."""
         written = self.text(column)
         if not written:
             if default is None:
@@ -48,21 +51,42 @@ class CsvRow:
             self._raise_invalid(
                 column, f"{written[:40]!r} is not valid", "use a number of 0 or more"
             )
+        self._refuse_large(column, value, LARGEST)
         return value
 
     def scaled_number(self, column: str, scale: int, default: int | None = None) -> int:
         """Return a number times `scale`, rounded up. Raises InvalidInput."""
         return math.ceil(self.number(column, default) * scale)
 
-    def whole_number(self, column: str, least: int, default: int | None = None) -> int:
-        """Return a cell as a whole number of at least `least`. Raises InvalidInput."""
+    def whole_number(
+        self, column: str, least: int, default: int | None = None, most: int = LARGEST
+    ) -> int:
+        """Return a cell as a whole number from `least` to `most`. Raises InvalidInput."""
         value = self.number(column, default)
         if value.denominator != 1 or value < least:
             shown = repr(self.text(column)[:40])
             self._raise_invalid(
                 column, f"{shown} is not valid", f"use a whole number from {least} up"
             )
+        self._refuse_large(column, value, most)
         return int(value)
+
+    def signed_number(self, column: str) -> int:
+        """Return a cell as a whole number from -`LARGEST` to `LARGEST`. Raises InvalidInput."""
+        written = self.text(column)
+        try:
+            value = parse_quantity(written)
+        except InvalidQuantity:
+            value = Fraction(1, 2)
+        if value.denominator != 1:
+            self._raise_invalid(column, f"{written[:40]!r} is not valid", "use a whole number")
+        self._refuse_large(column, abs(value), LARGEST)
+        return int(value)
+
+    def _refuse_large(self, column: str, value: Fraction, most: int) -> None:
+        if value > most:
+            shown = repr(self.text(column)[:40])
+            self._raise_invalid(column, f"{shown} is too large", f"use {most} at most")
 
     def _raise_invalid(self, column: str, problem: str, remedy: str) -> str:
         raise InvalidInput(f"{self.origin}: {column}: {problem}; {remedy}.")

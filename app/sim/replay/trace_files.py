@@ -6,6 +6,7 @@ Times are in milliseconds from the zero of the file.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,6 +18,7 @@ from app.core.quantities import CPU, PODS
 from app.sim.cluster.workload import SimulatedWorkload
 from app.sim.replay.csv_rows import CsvRow, read_rows
 from app.sim.scenario.value_parsers import did_you_mean
+from app.sim.scenario.workloads import MOST_PODS
 
 DEVICE = Resource("nvidia.com/gpu")
 MEMORY = Resource("memory")
@@ -79,7 +81,8 @@ def shift_arrivals(
 def make_elastic(log: TraceLog, percent: int, seed: int) -> TraceLog:
     """Make a part of the jobs with several devices elastic. Only whole devices are divided.
 
-    Such a job has one pod for each device, and a quarter of them is its minimum.
+    Such a job has one pod for each device, and a quarter of them is its minimum. Raises
+    InvalidInput for more than `MOST_PODS` of them.
     """
     dice = random.Random(seed)  # noqa: S311 - a repeatable choice, no secret
     works = [_elastic(w, log.scale) if dice.randrange(100) < percent else w for w in log.works]
@@ -91,6 +94,11 @@ def _elastic(work: SimulatedWorkload, scale: int) -> SimulatedWorkload:
     devices = each * work.pods
     if rest or devices < 2:
         return work
+    if devices > MOST_PODS:
+        raise InvalidInput(
+            f"job {work.name} has {devices} devices, so --elastic would make as many pods of it; "
+            f"a job has {MOST_PODS} pods at most."
+        )
     shared = {r: -(-v // each) for r, v in work.demand.items() if r != PODS}
     least = max(1, devices // 4)
     return replace(work, pods=devices, min_pods=least, demand={**shared, PODS: 1})
@@ -181,7 +189,7 @@ def _work(
         user=UserName(user),
         at=Millis(row.scaled_number("submit_s", SECOND)),
         demand={resource: units for resource, units in demand.items() if units} | {PODS: 1},
-        pods=row.whole_number("pods", 1, 1),
+        pods=row.whole_number("pods", 1, 1, MOST_PODS),
         duration=Millis(row.scaled_number("duration_s", SECOND)) if duration else None,
         priority=_priority(row),
         pools=_pools(row.text("gpu_model"), models) if gpus else (),
@@ -191,7 +199,7 @@ def _work(
 def _priority(row: CsvRow) -> int:
     """Return the priority; 0 if the row has a class of service instead (openb: LS, BE, ...)."""
     written = row.text("priority")
-    return row.whole_number("priority", 0) if written[:1].isdigit() else 0
+    return row.signed_number("priority") if re.match(r"[+-]?\d", written, re.ASCII) else 0
 
 
 def _pools(written: str, models: Mapping[str, PoolName] | None) -> tuple[PoolName, ...]:

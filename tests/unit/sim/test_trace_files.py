@@ -1,6 +1,7 @@
 """Job logs, nodes and tenants from files: parsing and error messages."""
 
 import gzip
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from app.sim.replay.trace_files import (
     DEVICE,
     GIB,
     MEMORY,
+    make_elastic,
     read_log,
     read_tenants,
     shift_arrivals,
@@ -232,3 +234,39 @@ def test_a_guarantee_is_refused_where_the_file_cannot_say_in_which_pool(tmp_path
     pools = [PoolName("t4"), PoolName("v100")]
     with pytest.raises(InvalidInput, match="this cluster has 2 pools"):
         read_tenants(tenants_file(tmp_path, "a,1,4,"), tenants_of(works), pools, 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("0,t,u,j,1000001,1,,,,5,,", "pods: '1000001' is too large; use 1000000 at most"),
+        ("0,t,u,j,1,1e300,,,,5,,", "gpus_per_pod: '1e300' is too large; use 1000000000000 at most"),
+        ("1e400,t,u,j,1,1,,,,5,,", "submit_s: '1e400' is too large"),
+        ("0,t,u,j,1,1,1e13,,,5,,", "cpus_per_pod: '1e13' is too large"),
+        ("0,t,u,j,1,1,,,,1e400,,", "duration_s: '1e400' is too large"),
+        ("0,t,u,j,1,1,,,,5,-1e13,", "priority: '-1e13' is too large"),
+        ("0,t,u,j,1,1,,,,5,-1.5,", "priority: '-1.5' is not valid; use a whole number"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused_with_their_place(
+    tmp_path: Path, row: str, problem: str
+) -> None:
+    path = log(tmp_path, "0,t,u,i,1,1,,,,5,,", row)
+    with pytest.raises(InvalidInput, match=re.escape(f"{path}:3: {problem}")):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "priority"), [("-5", -5), ("+5", 5), ("-0", 0), ("LS", 0), ("-", 0), ("", 0)]
+)
+def test_priorities_may_be_negative_and_words_are_none(
+    tmp_path: Path, written: str, priority: int
+) -> None:
+    (work,) = read_log(log(tmp_path, f"0,t,u,j,1,1,,,,5,{written},")).works
+    assert work.priority == priority
+
+
+def test_an_elastic_job_has_as_many_pods_as_a_scenario_at_most(tmp_path: Path) -> None:
+    found = read_log(log(tmp_path, "0,t,u,j,1000000,2,,,,5,,"))
+    with pytest.raises(InvalidInput, match="job j has 2000000 devices"):
+        make_elastic(found, 100, 0)
