@@ -288,7 +288,7 @@ async def _anchored(source: AuditSource) -> SignedHead:
 def _check_files(files: tuple[Path, ...], *, copies: bool) -> None:
     if copies and not files:
         raise InvalidInput("--copies is for files; name them, or a folder.")
-    if not copies and (len(files) > 1 or any(path.is_dir() for path in files)):
+    if not copies and (len(files) > 1 or any(map(_is_folder, files))):
         raise InvalidInput(
             "Several files, or a folder, are copies of parts of a chain; verify them with --copies."
         )
@@ -356,12 +356,19 @@ def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
         if str(path) == "-":
             yield from _numbered("standard input", sys.stdin.buffer)
             continue
-        for file in sorted(path.glob("*.ndjson")) if path.is_dir() else [path]:
+        for file in sorted(path.glob("*.ndjson")) if _is_folder(path) else [path]:
             try:
                 with file.open("rb") as lines:
                     yield from _numbered(str(file), lines)
             except OSError as error:
                 raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:  # of a name that is too long, or in a folder without the right
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _numbered(name: str, lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:

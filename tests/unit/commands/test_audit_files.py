@@ -15,6 +15,7 @@ from app.core.errors import InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
 from app.terminal.output import OutputFormat, OutputOptions
 from tests.support.audit_world import World, held
+from tests.support.command_line import fairgate
 
 HERE = command.AuditSource(None, "default", "", KubeconfigOptions())
 
@@ -172,3 +173,10 @@ async def test_a_time_beyond_the_calendar_is_printed_as_a_number(
     file.write_bytes(text([*(row for _, row in world.stream.rows), head_line(signed)]))
     command.verify(HERE, (file,), None, None, output=OutputOptions())
     assert "to 100000000000000000 ms (number 2)" in capsys.readouterr().out
+
+
+def test_a_name_that_the_system_refuses_is_wrong_input() -> None:
+    name = "a" * 300
+    done = fairgate("audit", "verify", name)
+    sentence = f"fairgate: {name} cannot be read: File name too long.\n"
+    assert (done.returncode, done.stderr) == (2, sentence)
