@@ -16,7 +16,7 @@ from app.core import durations
 from app.core.errors import InvalidInput, InvalidQuantity
 from app.core.model import Millis, TopologyConstraint
 from app.core.podspec.annotations import is_label, named_topology
-from app.core.quantities import CPU, parse_amount, parse_quantity
+from app.core.quantities import CPU, MAX_AMOUNT, parse_amount, parse_quantity
 from app.core.well_known import ANNOTATION_TOPOLOGY
 
 Word = TypeVar("Word", bound=Enum)
@@ -183,6 +183,9 @@ def quantity(of: str) -> Callable[[str], int]:
             raise InvalidInput(f"{text} is negative; write 0 or more.")
         if exact.denominator != 1 and of != CPU and not of.startswith(_DIVISIBLE):
             raise InvalidInput(f"{text} is not whole; {of} cannot be divided: write 1, 2 or so.")
+        most = MAX_AMOUNT // 1000 if of == CPU else MAX_AMOUNT
+        if exact > most:
+            raise InvalidInput(f"{text[:60]} is too large; write {most} at most.")
         return parse_amount(of, text)
 
     return read

@@ -244,6 +244,11 @@ def test_request_of_zero_is_dropped() -> None:
         ("gpu: 1}", "gpu: 0}", "7: workloads[0].request: it asks for nothing"),
         ("{nvidia.com/gpu: 1}", "{}", "7: workloads[0].request: it asks for nothing"),
         ("gpu: 1}", "gpu: 0.5}", "7: workloads[0].request[nvidia.com/gpu]: 0.5 is not whole"),
+        (
+            "gpu: 1}",
+            "gpu: 99999999999999999999999}",
+            "7: workloads[0].request[nvidia.com/gpu]: 99999999999999999999999 is too large; write",
+        ),
         ("gpu: 1}", "gpu: -1}", "7: workloads[0].request[nvidia.com/gpu]: -1 is negative"),
         ("gpu: 1}", "gpu: 1x}", "7: workloads[0].request[nvidia.com/gpu]: '1x' is no amount"),
         ("gpu: 1}", "gpu: 1, pods: 1}", "7: workloads[0].request[pods]: every pod counts as one"),
