@@ -25,10 +25,16 @@ from app.kube.client import Client
 from app.kube.enforcement_probes import NAMESPACE, EnforcementProbes, HoleFound
 from app.kube.enforcement_spec import CONFIG_MAP, read_documents, read_mode
 from app.kube.lease import NAME as LEASE
-from app.terminal.output import Listing, OutputOptions, as_text
+from app.terminal.output import Listing, OutputOptions, as_text, warn
 
 FAILED = 1
 AGAIN_SECONDS = 1.0
+RIGHTS_SECONDS = 2.0
+"""Time in which a right may still be missing because its role is new."""
+
+PATIENCE, LINE_SECONDS = 2.0, 10.0
+"""Seconds before the first progress message, and between two."""
+
 POLICY_PATH = "/apis/fairgate.io/v1alpha1/policies/default"
 
 CHECKS = Listing(itemgetter("checks"), lambda item: f"check/{item['check']}")
@@ -116,10 +122,26 @@ class InstallationCheck:
         self._probes = EnforcementProbes(client, options.managed)
         self._wait = options.wait
         self._pause = pause
+        self._rights_until = 0.0
+        self._progress = ""
 
     async def run(self) -> list[CheckResult]:
         """Run every check until it passes or the time is over. Return the results in order."""
-        deadline = time.monotonic() + self._wait
+        began = time.monotonic()
+        self._rights_until = began + RIGHTS_SECONDS
+        reporter = asyncio.create_task(self._report_progress())
+        try:
+            return await self._run_all(began + self._wait)
+        finally:
+            reporter.cancel()
+
+    async def _report_progress(self) -> None:
+        await asyncio.sleep(PATIENCE)
+        while True:
+            warn(f"still testing {self._progress}")
+            await asyncio.sleep(LINE_SECONDS)
+
+    async def _run_all(self, deadline: float) -> list[CheckResult]:
         mode = await self._run_check("mode", self._mode, deadline)
         probes: dict[str, Check] = {
             "objects": self._objects,
@@ -137,16 +159,20 @@ class InstallationCheck:
         return [*results, await self._run_check("leader", self._leader, deadline)]
 
     async def _run_check(self, name: str, check: Check, deadline: float) -> CheckResult:
+        self._progress = name
         while True:
             try:
                 return CheckResult(name, True, await check())
             except CheckSkipped as reason:
                 return CheckResult(name, None, str(reason))
             except (CheckFailed, HoleFound, ClusterError, InvalidInput) as error:
-                if time.monotonic() + self._pause > deadline:
-                    if _lacks_right(error):
+                again_at = time.monotonic() + self._pause
+                lacks_right = _lacks_right(error)
+                if again_at > (min(deadline, self._rights_until) if lacks_right else deadline):
+                    if lacks_right:
                         return CheckResult(name, None, f"not tested: {error}")
                     return CheckResult(name, False, str(error))
+                self._progress = f"{name}: {error}"
             await asyncio.sleep(self._pause)
 
     async def _mode(self) -> str:

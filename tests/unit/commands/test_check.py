@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -43,6 +44,7 @@ class Installation:
         self.outages = 0
         self.caller_may_release = False
         self.forbidden = ""
+        self.refusals = 10**6
         self.quota = False
         self.answer: bytes | None = None
         self._looks = 0
@@ -53,7 +55,8 @@ class Installation:
             raise ClusterUnavailable("no answer")
         if self.answer is not None:
             return self.answer
-        if self.forbidden and self.forbidden in path:
+        if self.forbidden and self.forbidden in path and self.refusals:
+            self.refusals -= 1
             message = f'403 x is forbidden: User "eve" cannot get resource "{self.forbidden}"'
             raise ClusterRefused(message, 403)
         if path.endswith("/policies/default"):
@@ -212,3 +215,29 @@ async def test_another_server_than_an_api_server_is_named_and_not_a_defect(answe
     mode = (await results_of(api))["mode"]
     assert mode.passed is False
     assert mode.message.startswith("The API server answered with something else than Kubernetes")
+
+
+async def test_a_check_does_not_wait_for_a_right_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.commands.check.command.RIGHTS_SECONDS", 0.0)
+    api = Installation()
+    api.forbidden = "leases"
+    leader = (await asyncio.wait_for(results_of(api, wait=600.0), 60.0))["leader"]
+    assert leader.passed is None
+
+
+async def test_a_right_of_a_new_role_may_come_a_moment_later() -> None:
+    api = Installation()
+    api.forbidden, api.refusals = "leases", 3
+    assert (await results_of(api, wait=60.0))["leader"].passed
+
+
+async def test_a_long_check_shows_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.commands.check.command.PATIENCE", 0.0)
+    api = Installation()
+    api.outages = 5
+    await results_of(api, wait=60.0)
+    assert capsys.readouterr().err.startswith("fairgate: still testing mode")
