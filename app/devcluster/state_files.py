@@ -1,6 +1,6 @@
 """The files in the state folder of a local cluster or node: its mark, and records of earlier runs.
 
-The mark says of which kind the folder is, so that no command removes what is of the other kind.
+The mark has the kind of the folder, so that no command removes a folder of the other kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FolderKind(Enum):
-    """What a folder holds. The value is the text of its mark."""
+    """The kind of a folder. The value is the text of its mark."""
 
     CLUSTER = "cluster"
     NODE = "node"
@@ -64,7 +64,7 @@ def require_kind(folder: Path, kind: FolderKind) -> None:
 
 
 def down_command(folder: Path) -> str:
-    """Return the command that takes down what a folder has."""
+    """Return the command that takes down the cluster or node of a folder."""
     of_node = (folder / MARK).is_file() and read_kind(folder) is FolderKind.NODE
     return f"fairgate dev {'node ' if of_node else ''}down --dir {shlex.quote(str(folder))}"
 

@@ -82,7 +82,7 @@ def make_elastic(log: TraceLog, percent: int, seed: int) -> TraceLog:
     """Make a part of the jobs with several devices elastic. Only whole devices are divided.
 
     Such a job has one pod for each device, and a quarter of them is its minimum. Raises
-    InvalidInput for more than `MOST_PODS` of them.
+    InvalidInput for a job of more than `MOST_PODS`.
     """
     dice = random.Random(seed)  # noqa: S311 - a repeatable choice, no secret
     works = [_elastic(w, log.scale) if dice.randrange(100) < percent else w for w in log.works]
@@ -96,7 +96,7 @@ def _elastic(work: SimulatedWorkload, scale: int) -> SimulatedWorkload:
         return work
     if devices > MOST_PODS:
         raise InvalidInput(
-            f"job {work.name} has {devices} devices, so --elastic would make as many pods of it; "
+            f"job {work.name} has {devices} devices, which --elastic makes pods; "
             f"a job has {MOST_PODS} pods at most."
         )
     shared = {r: -(-v // each) for r, v in work.demand.items() if r != PODS}
