@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.placement.pod_affinity import RecentCache
+from app.core.placement.recent_cache import RecentCache
 
 
 def fill(kept: RecentCache[int, int], questions: range) -> int:
