@@ -307,6 +307,9 @@ class Node:
 
     `fractions[r]` is the size of one device of a resource that can be shared. A request below one
     device uses a single device. `taints` are those that keep pods off, without those of readiness.
+
+    `readiness_taints`: the others, without values. They change whenever `ready` or `cordoned` does,
+    often a moment later, and only some topology spreads depend on them. So they are not compared.
     """
 
     name: NodeName
@@ -316,6 +319,7 @@ class Node:
     device_sizes: Amounts = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
+    readiness_taints: tuple[Taint, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

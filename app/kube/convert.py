@@ -45,6 +45,7 @@ from app.kube.convert_constraints import (
     read_anti_affinity,
     read_distance_rules,
     read_labels,
+    read_readiness_taints,
     read_taints,
     read_tolerations,
 )
@@ -345,6 +346,7 @@ def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved
             ready=ready and not node.spec.unschedulable,
             taints=read_taints(node.spec.taints),
             cordoned=node.spec.unschedulable,
+            readiness_taints=read_readiness_taints(node.spec.taints),
         ),
     )
 

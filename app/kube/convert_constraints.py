@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from app.core import model
 from app.core.podspec.anti_affinity_terms import AntiAffinityTerm, coarse_term
 from app.core.podspec.constraints import (
+    ALL_READINESS_TAINTS,
     EXCLUDING_EFFECTS,
     NAME_FIELD,
     READINESS_TAINTS,
@@ -20,6 +21,7 @@ from app.core.podspec.constraints import (
     RequiredAffinity,
     Taint,
     Toleration,
+    tolerated_readiness_taints,
 )
 from app.core.podspec.disruption_budget import MOST_LABELS
 from app.k8s_types import objects
@@ -58,7 +60,7 @@ def read_distance_rules(
         sorted(
             {
                 *_rules_of_affinity(spec.affinity, pod),
-                *_rules_of_spread(spec.topology_spread_constraints, pod),
+                *_rules_of_spread(spec, pod),
             },
             key=lambda each: (each.kind.name, each[1:]),
         )
@@ -163,13 +165,15 @@ def _rules_of_affinity(
                 yield PodDistanceRule(distance, name(term.topology_key), group)
 
 
-def _rules_of_spread(
-    constraints: Iterable[objects.Spread] | None, pod: _Self
-) -> Iterator[PodDistanceRule]:
-    for each in constraints or ():
+def _rules_of_spread(spec: objects.PodSpec, pod: _Self) -> Iterator[PodDistanceRule]:
+    borne: tuple[Taint, ...] | None = None
+    for each in spec.topology_spread_constraints or ():
         if each.when_unsatisfiable != "DoNotSchedule":
             continue
         group = _group(each.label_selector, each.match_label_keys, pod)
+        honors_taints = each.node_taints_policy == "Honor"
+        if group and honors_taints and borne is None:
+            borne = tolerated_readiness_taints(read_tolerations(spec.tolerations))
         if group:
             yield PodDistanceRule(
                 DistanceRuleKind.EVEN,
@@ -178,7 +182,8 @@ def _rules_of_spread(
                 each.max_skew,
                 each.min_domains or 0,
                 each.node_affinity_policy != "Ignore",
-                each.node_taints_policy == "Honor",
+                honors_taints,
+                borne or () if honors_taints else (),
             )
 
 
@@ -229,6 +234,12 @@ def read_taints(written: Iterable[objects.TaintSpec] | None) -> tuple[Taint, ...
             if each.effect in EXCLUDING_EFFECTS and each.key not in READINESS_TAINTS
         )
     )
+
+
+def read_readiness_taints(written: Iterable[objects.TaintSpec] | None) -> tuple[Taint, ...]:
+    """Return the taints that repeat the readiness of a node, without values."""
+    found = {(each.key, each.effect) for each in written or ()}
+    return tuple(each for each in ALL_READINESS_TAINTS if (each.key, each.effect) in found)
 
 
 def read_affinity(

@@ -7,7 +7,7 @@ one cache entry. Free capacity does not matter here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from weakref import ref
 
@@ -17,6 +17,7 @@ from app.core.placement.node_bitsets import NodeBitset
 from app.core.podspec.constraints import (
     ANYWHERE,
     NodeConstraints,
+    Taint,
     first_untolerated_taint,
     relevant_tolerations,
 )
@@ -54,12 +55,14 @@ class NodeFilter:
     """The node filter of all pools.
 
     `version` changes whenever the result of `allowed_nodes` may have changed. `labels_version`
-    changes whenever the labels or taints of any node change.
+    changes whenever the labels or taints of any node change, `readiness_version` whenever the
+    readiness taints do.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.labels_version = 0
+        self.readiness_version = 0
         self._pools: Mapping[PoolName, Pool] = {}
         self._nodes: dict[NodeName, tuple[PoolName, Node]] = {}
         self._ready: dict[PoolName, set[NodeName]] = {}
@@ -93,6 +96,7 @@ class NodeFilter:
 
     def update_node(self, node: Node, home: PoolName) -> None:
         """Add or update a node of a pool."""
+        self.update_readiness_taints(node)
         before = self._nodes.get(node.name)
         if before == (home, node):
             return
@@ -118,6 +122,15 @@ class NodeFilter:
             (self._changed_constraints.add if rerouted else self._changed_constraints.discard)(
                 each.number
             )
+
+    def update_readiness_taints(self, node: Node) -> None:
+        """Update the readiness taints of a node. A node in no pool is ignored."""
+        found = self._nodes.get(node.name)
+        if found is not None and found[1].readiness_taints != node.readiness_taints:
+            self.readiness_version += 1
+            changed = replace(found[1], readiness_taints=node.readiness_taints)
+            self._nodes[node.name] = (found[0], changed)
+            self._members[found[0]][node.name] = changed
 
     def drop_node(self, name: NodeName) -> None:
         """Remove a node from its pool. An unknown name is ignored."""
@@ -159,6 +172,18 @@ class NodeFilter:
             return True
         borne = (*terms.tolerations, *self._pools[home].tolerations)
         return first_untolerated_taint(node.taints, borne) is None
+
+    def tolerates_readiness_taints(self, tolerated: Collection[Taint], node: Node) -> bool:
+        """Return whether a pod tolerates the readiness taints of a node of a pool.
+
+        `tolerated`: those that the pod tolerates by itself. The release adds those of the pool.
+        """
+        home, _ = self._nodes[node.name]
+        borne = self._pools[home].tolerations
+        return all(
+            taint in tolerated or any(each.tolerates(taint) for each in borne)
+            for taint in node.readiness_taints
+        )
 
     def node(self, name: NodeName) -> Node | None:
         """Return a node. None if it is in no pool."""

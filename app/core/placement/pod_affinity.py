@@ -124,9 +124,14 @@ class PodPeers:
     def version_of(self, spacings: Iterable[PodDistanceRule]) -> int:
         """Return a number that grows whenever pods of a group in the rules come or go.
 
-        It may also grow for other groups: groups share a bounded number of stamps.
+        It may also grow for other groups: groups share a bounded number of stamps. It also grows
+        with each change of readiness taints, if a rule honors them.
         """
-        return sum(self._versions[hash(each.group) % VERSION_SLOTS] for each in spacings)
+        return sum(
+            self._versions[hash(each.group) % VERSION_SLOTS]
+            + (self._node_filter.readiness_version if each.honors_taints else 0)
+            for each in spacings
+        )
 
     def may_close_nodes(self, spacings: Collection[PodDistanceRule]) -> bool:
         """Return whether the rules close any node now, or may within one plan."""
@@ -270,8 +275,11 @@ class PodPeers:
     ) -> dict[str | None, int]:
         """Return how many pods of the group are in each domain that counts."""
         key = (spacing._replace(group="", max_skew=1, min_domains=0), where)
+        version = self._node_filter.labels_version
+        if spacing.honors_taints:
+            version += self._node_filter.readiness_version
         known = self._counting.get(key)
-        if known is None or known[0] != self._node_filter.labels_version:
+        if known is None or known[0] != version:
             even, terms, pool = where
             counts = {
                 node.name: node.labels[spacing.topology_key]
@@ -279,7 +287,7 @@ class PodPeers:
                 if all(each in node.labels for each in even)
                 and self._is_counted(spacing, terms, node)
             }
-            found = (self._node_filter.labels_version, counts, frozenset(counts.values()))
+            found = (version, counts, frozenset(counts.values()))
             size = 2 * _SLOT * (len(counts) + len(found[2]))
             known = self._counting.store(key, found, size + _size((spacing,)))
         levels: dict[str | None, int] = dict.fromkeys(known[2], 0)
@@ -291,7 +299,11 @@ class PodPeers:
     def _is_counted(self, spacing: PodDistanceRule, terms: NodeConstraints, node: Node) -> bool:
         if spacing.honors_node_affinity and not terms.matches_node(node.name, node.labels):
             return False
-        return not spacing.honors_taints or self._node_filter.tolerates_taints(terms, node.name)
+        if not spacing.honors_taints:
+            return True
+        return self._node_filter.tolerates_taints(
+            terms, node.name
+        ) and self._node_filter.tolerates_readiness_taints(spacing.tolerated_readiness, node)
 
 
 def _size(spacings: tuple[PodDistanceRule, ...]) -> int:

@@ -121,6 +121,9 @@ class Pools:
             node = replace(node, ready=False)
         known = self._nodes.get(node.name)
         if known == node:
+            if known.readiness_taints != node.readiness_taints:
+                self._nodes[node.name] = node
+                self.node_filter.update_readiness_taints(node)
             return
         self._nodes[node.name] = node
         if known is None:

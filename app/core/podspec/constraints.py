@@ -23,7 +23,8 @@ EXCLUDING_EFFECTS = frozenset(("NoSchedule", "NoExecute"))
 READINESS_TAINTS = frozenset(
     f"node.kubernetes.io/{word}" for word in ("not-ready", "unreachable", "unschedulable")
 )
-"""Taints that repeat the readiness of a node. The node controller adds and removes them."""
+"""Taints that repeat the readiness of a node. The node controller adds and removes them, without a
+value."""
 
 NAME_FIELD = "metadata.name"
 
@@ -230,7 +231,8 @@ class PodDistanceRule(NamedTuple):
     `min_domains`: with fewer domains, the domain with fewest pods counts as empty.
     `honors_node_affinity`,
     `honors_taints`: only nodes that match the node constraints, or the tolerations, of the pod form
-    domains.
+    domains. `tolerated_readiness`: the readiness taints that the pod tolerates, if the rule honors
+    taints.
     """
 
     kind: DistanceRuleKind
@@ -240,6 +242,7 @@ class PodDistanceRule(NamedTuple):
     min_domains: int = 0
     honors_node_affinity: bool = True
     honors_taints: bool = False
+    tolerated_readiness: tuple[Taint, ...] = ()
 
     def __str__(self) -> str:
         """Return the rule in words."""
@@ -277,6 +280,23 @@ def relevant_tolerations(tolerations: tuple[Toleration, ...]) -> tuple[Toleratio
         for each in tolerations
         if each.key not in READINESS_TAINTS
         and (not each.effect or each.effect in EXCLUDING_EFFECTS)
+    )
+
+
+ALL_READINESS_TAINTS = tuple(
+    Taint(key, "", effect)
+    for key in sorted(READINESS_TAINTS)
+    for effect in sorted(EXCLUDING_EFFECTS)
+)
+"""Every readiness taint that keeps pods off a node."""
+
+
+def tolerated_readiness_taints(tolerations: Collection[Toleration]) -> tuple[Taint, ...]:
+    """Return the readiness taints that a pod with these tolerations tolerates."""
+    return tuple(
+        taint
+        for taint in ALL_READINESS_TAINTS
+        if any(each.tolerates(taint) for each in tolerations)
     )
 
 

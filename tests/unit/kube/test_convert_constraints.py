@@ -88,8 +88,10 @@ def test_taints_that_only_prefer_or_repeat_readiness_are_left_out() -> None:
     found = read_taints(msgspec.convert(written, list[objects.TaintSpec]))
     pressure = Taint("node.kubernetes.io/disk-pressure")
     assert found == (Taint("a", "1", "NoExecute"), Taint("b"), pressure)
-    node = {"metadata": {"name": "n"}, "spec": {"taints": written}}
-    assert read_node(msgspec.convert(node, objects.NodeObject), Millis(0)).node.taints == found
+    raw = {"metadata": {"name": "n"}, "spec": {"taints": written}}
+    node = read_node(msgspec.convert(raw, objects.NodeObject), Millis(0)).node
+    assert node.taints == found
+    assert node.readiness_taints == (Taint("node.kubernetes.io/unschedulable"),)
 
 
 def test_tolerations_of_a_pool_are_read_and_audited() -> None:

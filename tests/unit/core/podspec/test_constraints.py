@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.core.podspec.constraints import (
+    ALL_READINESS_TAINTS,
     NodeConstraints,
     NodeSelectorRequirement,
     NodeSelectorTerm,
@@ -12,6 +13,7 @@ from app.core.podspec.constraints import (
     Toleration,
     first_untolerated_taint,
     relevant_tolerations,
+    tolerated_readiness_taints,
 )
 
 LABELS = {"zone": "a", "cores": "64", "empty": "", "odd": "1_0"}
@@ -146,3 +148,6 @@ def test_tolerations_that_every_pod_is_given_make_no_pod_unlike_another() -> Non
     own = Toleration("gpu", "Exists")
     assert relevant_tolerations((*given, soft)) == ()
     assert relevant_tolerations((own, *given)) == (own,)
+    tolerated = tolerated_readiness_taints((own, *given, soft))
+    assert tolerated == tuple(Taint(each.key, "", "NoExecute") for each in given)
+    assert tolerated_readiness_taints((Toleration("", "Exists"),)) == ALL_READINESS_TAINTS
