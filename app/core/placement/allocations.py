@@ -98,6 +98,10 @@ class Allocations:
         """Pools in which a class without distance rules does not fit. Valid until capacity is
         freed, so a release causes no new search for the waiting workloads."""
         self._pins: WeakKeyDictionary[EquivalenceClass, dict[PoolName, Pins]] = WeakKeyDictionary()
+        self._domains: WeakKeyDictionary[
+            EquivalenceClass, dict[PoolName, tuple[int, list[Collection[NodeName]]]]
+        ] = WeakKeyDictionary()
+        """The domains of `_large_domains`, each list with the version of the node labels."""
         self._plans_version = self._pins_version = (0, 0)
         self._unassigned_allocations: dict[PoolName, dict[Allocation, None]] = {}
         self._assigned_versions: dict[PoolName, tuple[int, int]] = {}
@@ -625,7 +629,7 @@ class Allocations:
         withheld: ReservedCapacity,
     ) -> Assignment | None:
         """Return a plan for pods with distance rules, in one domain if they are confined."""
-        domains = self.domain_nodes(shape, pool)
+        domains = self._large_domains(shape, pool)
         for among in (None,) if domains is None else domains:
             allowed = pins
             if among is not None:
@@ -639,6 +643,26 @@ class Allocations:
             if plan is not None:
                 return plan
         return None
+
+    def _large_domains(
+        self, shape: EquivalenceClass, pool: PoolName
+    ) -> list[Collection[NodeName]] | None:
+        """Return those of `domain_nodes` that are large enough for pods that exclude each other."""
+        if not shape.layout.required_topology_label:
+            return None
+        seen = self._pools.node_filter.labels_version
+        cached = self._domains.setdefault(shape, {})
+        known = cached.get(pool)
+        if known is None or known[0] != seen:
+            counts = [count for _, count in shape.request_counts]
+            parts = list(zip(shape.distance_rules, counts, strict=True))
+            large = [
+                names
+                for names in self.domain_nodes(shape, pool) or ()
+                if not any(self.pod_peers.has_too_few_domains(*part, names) for part in parts)
+            ]
+            known = cached[pool] = (seen, large)
+        return known[1]
 
 
 def _has_fixed_node(allocation: Allocation) -> bool:

@@ -265,6 +265,28 @@ class PodPeers:
             )
         return known[1]
 
+    def has_too_few_domains(
+        self, spacings: tuple[PodDistanceRule, ...], count: int, among: Collection[NodeName]
+    ) -> bool:
+        """Return whether `count` equal pods need more domains than the nodes `among` are in.
+
+        They do if anti-affinity lets only one of them into each domain.
+        """
+        keys = {each.topology_key for each in spacings if each.kind is DistanceRuleKind.APART}
+        return count > 1 and any(not self._are_in_domains(key, count, among) for key in keys)
+
+    def _are_in_domains(self, key: str, count: int, among: Collection[NodeName]) -> bool:
+        """Return whether nodes are in at least `count` domains, or a node is in none."""
+        found: set[str] = set()
+        for name in among:
+            domain = self._labels_of(name).get(key)
+            if domain is None:
+                return True  # any number of pods may be on a node in no domain
+            found.add(domain)
+            if len(found) >= count:
+                return True
+        return False
+
     def _occupied_domains(self, key: str, there: _Places) -> set[str | None]:
         """Return the domains of some nodes. A node without the label is in no domain."""
         labels = (self._labels_of(name) for name in there)
@@ -337,6 +359,12 @@ class TentativePeers:
             return self._pod_peers.allowed_nodes(spacings, terms, self._pool, pin)
         return filter_allowed(pin, self.open_nodes(spacings, terms))
 
+    def has_too_few_domains(
+        self, spacings: tuple[PodDistanceRule, ...], count: int, among: Collection[NodeName]
+    ) -> bool:
+        """Return whether `count` equal pods need more domains than the nodes `among` are in."""
+        return self._pod_peers.has_too_few_domains(spacings, count, among)
+
     def add_pod(self, spacings: tuple[PodDistanceRule, ...], node: NodeName) -> None:
         """Add a pod of the plan on a node."""
         counted = (each for each in spacings if each.kind not in PASSIVE)
@@ -373,11 +401,19 @@ def find_assignment_with_rules(
     for number, (demand, count) in enumerate(shape.request_counts):
         terms, spacings = constraints_of_part(shape, number)
         pin = pins[number] if pins else None
+        # With a topology spread, a pod may open nodes for the next one.
+        may_open = any(each.kind is DistanceRuleKind.EVEN for each in spacings)
         one = shape.request_counts if len(shape.request_counts) == count == 1 else ((demand, 1),)
-        for _ in range(count):
+        for left in range(count, 0, -1):
             only = pin
             if spacings:
                 only = trial.allowed_nodes(spacings, terms, pin)
+                if (
+                    left == count
+                    and not may_open
+                    and trial.has_too_few_domains(spacings, count, only)
+                ):
+                    return None
             plan = floor.find_assignment(
                 one, withheld, () if only is None else (only,), beside=placed
             )
