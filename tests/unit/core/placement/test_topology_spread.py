@@ -53,7 +53,7 @@ def spread(
     return read_distance_rules(msgspec.convert(spec, objects.PodSpec), "team", {"app": "x"})
 
 
-def release_four(bench: Bench, rules: tuple[PodDistanceRule, ...]) -> list[str | None]:
+def release_four(bench: Bench, rules: tuple[PodDistanceRule, ...]) -> list[str]:
     """Create four pods and return the nodes to which pods are released."""
     bench.see(*(asks(f"p{i}", 1, distance_rules=rules) for i in range(4)))
     return sorted(filter(None, bench.released.values()))
