@@ -1,4 +1,4 @@
-"""A gang whose pods exclude each other is refused without a search for each pod or domain."""
+"""A gang with mutual anti-affinity is refused without a search for each pod or domain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gang(name: str, size: int, label: str = "", key: str = HOST) -> list[Pod]:
 
 
 def calls_of_later_pass(bench: Bench) -> int:
-    """Return the calls of a pass in which another pod comes and nothing else changes."""
+    """Return the calls of a pass after one more pod was created."""
     bench.see(asks("first", 1))
     return calls_of(lambda: bench.see(asks("second", 1)))
 
