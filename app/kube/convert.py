@@ -341,7 +341,9 @@ def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved
             name=model.NodeName(node.metadata.name),
             labels=node.metadata.labels or {},
             allocatable=add_hami_devices(
-                parse_amounts(node.status.allocatable or {}), node.metadata.annotations or {}
+                node.metadata.name,
+                parse_amounts(node.status.allocatable or {}),
+                node.metadata.annotations or {},
             ),
             ready=ready and not node.spec.unschedulable,
             taints=read_taints(node.spec.taints),

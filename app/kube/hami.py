@@ -6,17 +6,24 @@ Source: Project-HAMi/HAMi, `hami.io/node-nvidia-register`: JSON since 2.5, comma
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from app.core.model import Amounts
-from app.core.podspec.device_fractions import CORES, MEMORY
+from app.core.podspec.device_fractions import CORES, MAX_NODE_DEVICES, MEMORY, WHOLE_CORES
+
+log = logging.getLogger("fairgate.kube")
 
 ANNOTATION = "hami.io/node-nvidia-register"
 
 _MOST = 1 << 31
 """Limit in MiB and percent that no device reaches. A larger number is invalid."""
+
+_LIMITS = {CORES: MAX_NODE_DEVICES * WHOLE_CORES, MEMORY: MAX_NODE_DEVICES * 1024 * 1024}
+"""The largest amounts of a node: 1024 devices of 100 % and of 1 TiB. Larger ones are no capacity:
+a typing error, or the user of a node who wants a larger pool."""
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -29,11 +36,24 @@ class _Device(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(list[_Device])
 
 
-def add_hami_devices(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
+def add_hami_devices(node: str, allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
     """Return the capacity of a node, with the cores and memory from its annotation.
 
-    Advertised amounts take precedence. An invalid annotation is ignored.
+    Advertised amounts take precedence. An invalid annotation is ignored. Amounts of more devices
+    than a node can have are ignored with a warning.
     """
+    offered = _with_annotation(allocatable, annotations)
+    large = {r: offered[r] for r, most in _LIMITS.items() if offered.get(r, 0) > most}
+    if not large:
+        return offered
+    log.warning(
+        "device amounts ignored: no node has so many devices",
+        extra={"node": node, "amounts": large, "limits": {r: _LIMITS[r] for r in large}},
+    )
+    return {resource: value for resource, value in offered.items() if resource not in large}
+
+
+def _with_annotation(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
     written = annotations.get(ANNOTATION)
     if not written:
         return allocatable

@@ -115,7 +115,7 @@ def _seen(node: _Node) -> ObservedNode:
     return ObservedNode(
         meta.name,
         meta.labels or {},
-        hami.add_hami_devices(offer, notes),
+        hami.add_hami_devices(meta.name, offer, notes),
         hami.device_product(notes),
         meta.uid,
     )

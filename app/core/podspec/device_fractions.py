@@ -24,6 +24,9 @@ sum."""
 
 WHOLE_CORES = 100
 
+MAX_NODE_DEVICES = 1024
+"""Maximum number of devices of a node that are told apart. Each of them is an object in memory."""
+
 LABEL_MEMORY = "nvidia.com/gpu.memory"
 """Memory of each device of the node, in MiB."""
 LABEL_COUNT = "nvidia.com/gpu.count"
@@ -99,7 +102,10 @@ def prices(
 def device_sizes(
     labels: Mapping[str, str], offer: Amounts, memory: int | None = None
 ) -> dict[Resource, int]:
-    """Return the size of one device in units of its HAMi resources. `memory`: see `prices`."""
+    """Return the size of one device in units of its HAMi resources. `memory`: see `prices`.
+
+    A resource of more than `MAX_NODE_DEVICES` devices has no size: it is an amount without devices.
+    """
     found: dict[Resource, int] = {}
     if offer.get(CORES, 0) > 0:
         found[CORES] = WHOLE_CORES
@@ -107,7 +113,7 @@ def device_sizes(
         size = _memory(labels, offer, memory)
         if size is not None:
             found[MEMORY] = size
-    return found
+    return {r: size for r, size in found.items() if offer[r] // size <= MAX_NODE_DEVICES}
 
 
 def _price(

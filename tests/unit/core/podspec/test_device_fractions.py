@@ -101,6 +101,21 @@ def test_device_memory_can_be_given_from_outside() -> None:
     assert device_sizes({}, offer, 40960 << 20) == {MEMORY: 40960}
 
 
+@pytest.mark.parametrize(
+    ("offer", "told"),
+    [
+        ({CORES: 102_400}, {CORES: 100}),
+        ({CORES: 102_500}, {}),
+        ({CORES: 400, MEMORY: 1024}, {CORES: 100, MEMORY: 1}),
+        ({CORES: 400, MEMORY: 1025}, {CORES: 100}),
+    ],
+)
+def test_a_resource_of_more_than_1024_devices_has_no_device_size(
+    offer: dict[Resource, int], told: dict[Resource, int]
+) -> None:
+    assert device_sizes({"nvidia.com/gpu.memory": "1"}, offer) == told
+
+
 def nodes(*written: tuple[str, dict[str, str], dict[Resource, int]]) -> Pools:
     pools = Pools(MANAGED)
     for name, labels, offer in written:
@@ -205,7 +220,7 @@ NEW = (
 
 @pytest.mark.parametrize("written", [OLD, NEW], ids=["fields", "json"])
 def test_healthy_devices_in_the_hami_annotation_are_offered(written: str) -> None:
-    offer = add_hami_devices({WHOLE: 10}, {ANNOTATION: written})
+    offer = add_hami_devices("n1", {WHOLE: 10}, {ANNOTATION: written})
     assert offer == {WHOLE: 10, CORES: 100, MEMORY: 32768}
     assert device_product({ANNOTATION: written}) == "NVIDIA-Tesla V100"
 
@@ -214,7 +229,7 @@ def test_healthy_devices_in_the_hami_annotation_are_offered(written: str) -> Non
     "written", ['[{"x":' + "[" * 5000, "[", "GPU-1,10", '[{"devmem":-1}]', "a,b,c,d,e,f,g:", "{}"]
 )
 def test_invalid_hami_annotation_offers_nothing(written: str) -> None:
-    assert add_hami_devices({WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
+    assert add_hami_devices("n1", {WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
 
 
 def test_plain_nodes_and_hami_nodes_can_be_in_one_pool() -> None:
