@@ -212,6 +212,8 @@ class ScoredNodes:
         """Return how many such pods fit on one node in this state."""
         count = self._capacities.get(state.serial)
         if count is None:
+            if len(self._capacities) > 2 * len(self._log.live_states) + 256:
+                self._capacities = {}  # most of them are of obsolete states
             count = self._capacities[state.serial] = count_fitting(
                 state.free_capacity, self.request
             )

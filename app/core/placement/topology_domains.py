@@ -110,18 +110,20 @@ class Domains:
 class DomainFigures:
     """Figures of the domains of some labels for a kind of pod. `read`: position in the journal."""
 
-    __slots__ = ("_labels", "_parts", "by_domain", "read")
+    __slots__ = ("_labels", "_node_counts", "_parts", "by_domain", "read")
 
     def __init__(self, labels: Labels) -> None:
         self.by_domain: dict[Domain, Figures] = {}
         self.read = -1
         self._labels = labels
         self._parts: dict[NodeName, tuple[Domain, Figures]] = {}
+        self._node_counts: dict[Domain, int] = {}
 
     def clear(self) -> None:
         """Reset all figures."""
         self.by_domain.clear()
         self._parts.clear()
+        self._node_counts.clear()
 
     def update(
         self,
@@ -142,6 +144,11 @@ class DomainFigures:
                 self._add(domain, part, 1)
 
     def _add(self, domain: Domain, part: Figures, sign: int) -> None:
+        nodes = self._node_counts.get(domain, 0) + sign
+        if not nodes:  # an autoscaler creates domains without end
+            del self.by_domain[domain], self._node_counts[domain]
+            return
+        self._node_counts[domain] = nodes
         pods, free = self.by_domain.get(domain, NO_FIGURES)
         self.by_domain[domain] = (pods + sign * part[0], free + sign * part[1])
 

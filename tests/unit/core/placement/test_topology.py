@@ -217,3 +217,31 @@ def test_placement_strategy_of_the_pod_overrides_that_of_the_pool(pool: Placemen
     nodes.allocate(NodeName("a"), {GPU: 1})
     assert stand(nodes, 1, GangLayout(PlacementStrategy.PACK)) == ["a"]
     assert stand(nodes, 1, GangLayout(PlacementStrategy.SPREAD)) == ["b"]
+
+
+def test_figures_of_domains_that_are_gone_are_dropped() -> None:
+    floor = PoolNodes(topology=("host",))
+    for number in range(100):
+        name = NodeName(f"n{number}")
+        floor.set_node(name, {GPU: 8}, {}, True, {"host": name})
+        floor.drop_node(NodeName(f"n{number - 5}"))
+        assert floor.find_assignment((({GPU: 1}, 2),)) is not None
+    [figures] = floor.domains._figures.values()
+    assert len(figures.by_domain) == 5
+
+
+def test_cached_numbers_of_pods_are_bounded_by_the_present_states() -> None:
+    floor = PoolNodes()
+    for number in range(20):
+        floor.set_node(NodeName(f"n{number}"), {GPU: 8, CPU: 10**9}, {}, True)
+    running = []
+    for number in range(1000):
+        plan = floor.find_assignment((({GPU: 1}, 1),))
+        assert plan is not None
+        [name] = plan.nodes
+        assert name is not None
+        running.append(floor.allocate(name, {GPU: 1, CPU: 1 + number * number}))
+        if len(running) > 100:
+            floor.release_allocation(running.pop(number * 7 % 100))
+        assert floor.find_assignment((({GPU: 1}, 2),)) is not None
+    assert max(len(ranking._capacities) for ranking in floor._rankings.values()) < 320
