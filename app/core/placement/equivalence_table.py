@@ -138,13 +138,15 @@ def sort_by_part(pods: Sequence[Pod], shape: EquivalenceClass) -> list[Pod]:
     """Return the pods in the order of the parts of their class."""
     if len(shape.request_counts) == 1:
         return list(pods)
-    left, marked = list(pods), _is_marked(pods)
+    marked = _is_marked(pods)
+    by_kind: dict[_Kind, list[Pod]] = {}
+    for pod in pods:
+        by_kind.setdefault(_kind(pod, marked=marked), []).append(pod)
     ordered: list[Pod] = []
     for number, (demand, _) in enumerate(shape.request_counts):
         pin = shape.node_sets[number] if shape.node_sets else None
         terms = shape.node_constraints[number] if shape.node_constraints else ANYWHERE
         spacings = shape.distance_rules[number] if shape.distance_rules else ()
         kind = (frozenset(demand.items()), pin, terms, spacings)
-        ordered += [pod for pod in left if _kind(pod, marked=marked) == kind]
-        left = [pod for pod in left if _kind(pod, marked=marked) != kind]
+        ordered += by_kind.pop(kind, ())
     return ordered
