@@ -13,7 +13,7 @@ from itertools import count
 from typing import NamedTuple, final
 from weakref import WeakValueDictionary
 
-_WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_WHOLE = re.compile(r"[+-]?0*\d{1,19}", re.ASCII)
 _PLAIN = re.compile(r"0|-?[1-9]\d{0,18}", re.ASCII)
 _LONGEST = 1 << 63
 
