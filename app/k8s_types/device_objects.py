@@ -16,6 +16,10 @@ class DeviceSelector(KubeStruct, frozen=True):
     cel: CelSelector | None = None
 
 
+class CapacityRequirements(KubeStruct, frozen=True):
+    requests: dict[str, str | int | float] | None = None
+
+
 class DeviceAskObject(KubeStruct, frozen=True):
     """`exactly`, or one entry of `firstAvailable`. The API server fills in the defaults."""
 
@@ -26,6 +30,7 @@ class DeviceAskObject(KubeStruct, frozen=True):
     selectors: list[DeviceSelector] | None = None
     tolerations: list[TolerationSpec] | None = None
     admin_access: bool = False
+    capacity: CapacityRequirements | None = None
 
 
 class DeviceRequest(KubeStruct, frozen=True):
@@ -48,6 +53,7 @@ class DeviceRequestAllocationResult(KubeStruct, frozen=True):
     pool: str = ""
     device: str = ""
     admin_access: bool = False
+    consumed_capacity: dict[str, str | int | float] | None = None
 
 
 class DeviceAllocationResult(KubeStruct, frozen=True):
@@ -91,8 +97,13 @@ class AttributeObject(KubeStruct, frozen=True):
     versions: list[str] | None = None
 
 
+class CapacityRequestPolicy(KubeStruct, frozen=True):
+    default: str | int | float | None = None
+
+
 class CapacityObject(KubeStruct, frozen=True):
     value: str | int | float = "0"
+    request_policy: CapacityRequestPolicy | None = None
 
 
 class CounterConsumption(KubeStruct, frozen=True):

@@ -5,18 +5,19 @@ A reader raises InvalidInput for an invalid object. The only state is a cache of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from app.core import events, model
 from app.core.errors import InvalidInput
 from app.core.memory_size import size_of
 from app.core.podspec import devices, resource_claims
-from app.core.podspec.constraints import Toleration
-from app.core.quantities import parse_amount
+from app.core.podspec.constraints import EXCLUDING_EFFECTS, Taint, Toleration
+from app.core.quantities import CPU, parse_amount
 from app.k8s_types import device_objects as objects
-from app.k8s_types.scheduling import NodeTerms
-from app.kube.convert_constraints import read_node_terms, read_taints, read_tolerations
+from app.k8s_types.scheduling import NodeTerms, TaintSpec
+from app.kube.convert_constraints import read_node_terms, read_tolerations
 from app.kube.interning import InterningPool, name
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
@@ -26,9 +27,12 @@ policy `fairgate-claims` lets only Kubernetes write it."""
 COUNTER = "counter"
 """Counters are whole numbers or bytes, rounded up."""
 
+THOUSANDTHS = CPU
+"""Amounts of a shared device may be fractions, as those of cpu."""
+
 LARGEST_CONDITIONS = 64 * 1024
-"""Limit of the size of the selectors and tolerations of a claim in bytes. Users write them, and
-each process stores them. A claim with larger ones may get any device."""
+"""Limit of the size of the selectors, tolerations and shares of a claim in bytes. Users write them,
+and each process stores them. A claim with larger ones may get any device."""
 
 TOLERATE_ALL = (Toleration(operator="Exists"),)
 
@@ -70,6 +74,7 @@ def _allocated_devices(
             name(each.request),
             devices.DeviceId(name(each.driver), name(each.pool), name(each.device)),
             each.admin_access,
+            _shares(each.consumed_capacity),
         )
         for each in allocation.devices.results or ()
     )
@@ -88,15 +93,17 @@ def _alternatives(request: objects.DeviceRequest) -> resource_claims.Alternative
             _expressions(ask.selectors),
             read_tolerations(ask.tolerations),
             ask.admin_access,
+            _shares(ask.capacity.requests if ask.capacity is not None else None),
         )
         for ask in asks
     )
 
 
 def _size(requests: Iterable[resource_claims.Alternatives]) -> int:
-    """Return the approximate size in bytes of the selectors and tolerations of a claim."""
+    """Return the approximate size in bytes of the conditions of a claim."""
     asks = [ask for alternatives in requests for ask in alternatives]
-    return sum(size_of(ask.selectors) + size_of(ask.tolerations) for ask in asks)
+    parts = [part for ask in asks for part in (ask.selectors, ask.tolerations, ask.shares)]
+    return sum(size_of(part) for part in parts if part)
 
 
 def _without_conditions(
@@ -104,9 +111,20 @@ def _without_conditions(
 ) -> tuple[resource_claims.Alternatives, ...]:
     """Return requests that any device matches."""
     return tuple(
-        tuple(replace(ask, selectors=(), tolerations=TOLERATE_ALL) for ask in alternatives)
+        tuple(
+            replace(ask, selectors=(), tolerations=TOLERATE_ALL, shares=()) for ask in alternatives
+        )
         for alternatives in requests
     )
+
+
+def _shares(amounts: Mapping[str, str | int | float] | None) -> resource_claims.Shares:
+    """Return amounts of a shared device in thousandths. An invalid amount counts as absent."""
+    found = []
+    for key, written in sorted((amounts or {}).items()):
+        with suppress(InvalidInput):
+            found.append((name(key), parse_amount(THOUSANDTHS, written)))
+    return tuple(found)
 
 
 def _expressions(selectors: Iterable[objects.DeviceSelector] | None) -> tuple[str, ...]:
@@ -162,7 +180,7 @@ def _device(written: objects.DeviceObject, driver: str, *, own_reach: bool) -> d
     return devices.Device(
         name(written.name),
         _shared.intern(tuple(_shared.intern(each) for each in _attributes(written, driver))),
-        _shared.intern(read_taints(written.taints)),
+        _shared.intern(_device_taints(written.taints)),
         reach if own_reach else None,
         _shared.intern(
             tuple(
@@ -174,6 +192,29 @@ def _device(written: objects.DeviceObject, driver: str, *, own_reach: bool) -> d
             )
         ),
         written.allow_multiple_allocations,
+        _share_limits(written) if written.allow_multiple_allocations else (),
+    )
+
+
+def _share_limits(written: objects.DeviceObject) -> tuple[devices.ShareLimit, ...]:
+    """Return the capacities of a shared device. Without a default, a request takes all of one."""
+    found = []
+    for key, each in sorted((written.capacity or {}).items()):
+        total = parse_amount(THOUSANDTHS, each.value)
+        default = each.request_policy.default if each.request_policy is not None else None
+        taken = total if default is None else parse_amount(THOUSANDTHS, default)
+        found.append(devices.ShareLimit(name(key), total, taken))
+    return tuple(found)
+
+
+def _device_taints(written: Iterable[TaintSpec] | None) -> tuple[Taint, ...]:
+    """Return the taints that keep claims off a device, whatever their keys."""
+    return tuple(
+        sorted(
+            Taint(name(each.key), each.value, name(each.effect))
+            for each in written or ()
+            if each.effect in EXCLUDING_EFFECTS
+        )
     )
 
 

@@ -13,12 +13,14 @@ from app.core.podspec.devices import (
     DeviceId,
     NodeReach,
     ResourceSlice,
+    ShareLimit,
 )
 from app.core.podspec.resource_claims import (
     AllocatedDevice,
     DeviceAsk,
     DeviceClass,
     ResourceClaim,
+    Shares,
 )
 
 DRIVER = "gpu.example.com"
@@ -48,9 +50,10 @@ def device(
     uses: Sequence[CounterUse] = (),
     reach: NodeReach | None = None,
     shared: bool = False,
+    limits: Sequence[ShareLimit] = (),
 ) -> Device:
     facts = (Attribute(DRIVER, "type", "string", kind),)
-    return Device(name, facts, taints, reach, tuple(uses), shared)
+    return Device(name, facts, taints, reach, tuple(uses), shared, tuple(limits))
 
 
 def gpus(count: int, kind: str = "gpu") -> tuple[Device, ...]:
@@ -82,11 +85,19 @@ def published(
 
 
 def allocated(
-    name: str, node: str, *devices: str, count: int = 1, admin: bool = False, namespace: str = "a"
+    name: str,
+    node: str,
+    *devices: str,
+    count: int = 1,
+    admin: bool = False,
+    namespace: str = "a",
+    consumed: Shares = (),
 ) -> ResourceClaim:
     """Return a claim that has devices of a node."""
     ask = DeviceAsk("gpu.nvidia.com", count, "r", is_admin=admin)
-    results = tuple(AllocatedDevice("r", DeviceId(DRIVER, node, each), admin) for each in devices)
+    results = tuple(
+        AllocatedDevice("r", DeviceId(DRIVER, node, each), admin, consumed) for each in devices
+    )
     return ResourceClaim(
         namespace, name, ((ask,),), uid=Uid(f"uid-{name}"), allocated_devices=results or None
     )

@@ -26,10 +26,13 @@ from app.core.podspec.constraints import first_untolerated_taint
 from app.core.podspec.devices import AnyDevice, DeviceId, SelectorEvaluator
 from app.core.podspec.resource_claims import (
     MOST_DEVICES,
+    AllocatedDevice,
+    Alternatives,
     Classes,
     DeviceAsk,
     DeviceClass,
     ResourceClaim,
+    Shares,
 )
 from app.core.quantities import max_amounts
 
@@ -48,6 +51,8 @@ class DeviceCapacity:
         self._claims: dict[ClaimKey, ResourceClaim] = {}
         """The claims with devices."""
         self._claims_by_device: dict[DeviceId, dict[ClaimKey, None]] = {}
+        self._consumed: dict[DeviceId, dict[str, int]] = {}
+        """What claims consume of the capacities of shared devices."""
         self._changed: dict[NodeName, None] = {}
         self._nodes_to_recheck: dict[NodeName, None] = {}
         self._has_device_change = False
@@ -88,12 +93,15 @@ class DeviceCapacity:
         for each in claim.allocated_devices:
             if not each.is_admin:
                 self._claims_by_device.setdefault(each.device, {})[claim.key] = None
+                self._consume(each, 1)
                 self._mark_node_of(each.device)
 
     def drop_claim(self, key: ClaimKey) -> None:
         """Record that a claim was deleted, or lost its devices."""
         claim = self._claims.pop(key, None)
         for each in (claim.allocated_devices or ()) if claim is not None else ():
+            if not each.is_admin:
+                self._consume(each, -1)
             holders = self._claims_by_device.get(each.device)
             if holders is None:
                 continue
@@ -170,6 +178,20 @@ class DeviceCapacity:
         devices = self.inventory.devices_of(name) if classes else ()
         return any(self._matches_class(each, d) for d in devices for each in classes)
 
+    def describe_amounts(self, asks: Alternatives) -> str:
+        """Return why a node must offer more than one alternative needs, as a clause. "": it need
+        not.
+        """
+        counted = [each for each in asks if not each.is_admin]
+        resources = {self._classes.resource_of(each.device_class) for each in counted}
+        named = sorted(each for each in resources if each is not None)
+        if len(named) > 1:
+            return f"; its alternatives count together, so the node must have {' and '.join(named)}"
+        of_all = [self._max_devices_of_class(each) for each in counted if each.count is None]
+        if not (named and of_all):
+            return ""
+        return f"; all devices count as {max(of_all)}, those of the largest node of the cluster"
+
     def offered_amount(self, ask: DeviceAsk, node: Node) -> int | None:
         """Return what a node offers of the resource of a request. None: it is not managed."""
         resource = self._classes.resource_of(ask.device_class)
@@ -195,13 +217,18 @@ class DeviceCapacity:
             )
         ]
 
-    def free_devices(self, devices: Iterable[PlacedDevice]) -> list[PlacedDevice]:
-        """Return the devices that a further claim could get, each on its own."""
+    def free_devices(
+        self, devices: Iterable[PlacedDevice], shares: Shares = ()
+    ) -> list[PlacedDevice]:
+        """Return the devices that a further claim could get, each on its own.
+
+        `shares`: the amounts that it requests of a shared device.
+        """
         left: dict[PoolKey, dict[tuple[str, str], int]] = {}
         found = []
         for each in devices:
             if self.count_claims(each.id):
-                if each.device.is_shared:
+                if each.device.is_shared and self._has_share(each, shares):
                     found.append(each)
                 continue
             if each.device.uses:
@@ -232,7 +259,7 @@ class DeviceCapacity:
             if each.device.uses:
                 if not held:
                     partitions.append(each)
-            elif each.device.is_shared or not held:
+            elif not held or (each.device.is_shared and not self._is_used_up(each)):
                 count += 1
         if partitions:
             left = remaining_counters(pool, self._allocated_devices(pool))
@@ -243,6 +270,31 @@ class DeviceCapacity:
                     subtract_counters(left, each.device.uses)
                     count += 1
         return count
+
+    def _consume(self, each: AllocatedDevice, sign: int) -> None:
+        """Add or subtract what a claim consumes of a device."""
+        if not each.consumed:
+            return
+        used = self._consumed.setdefault(each.device, {})
+        for name, amount in each.consumed:
+            used[name] = used.get(name, 0) + sign * amount
+            if not used[name]:
+                del used[name]
+        if not used:
+            del self._consumed[each.device]
+
+    def _has_share(self, placed: PlacedDevice, shares: Shares) -> bool:
+        """Return whether a shared device has enough left for these amounts."""
+        used, wanted = self._consumed.get(placed.id, {}), dict(shares)
+        return all(
+            used.get(limit.name, 0) + wanted.get(limit.name, limit.default) <= limit.total
+            for limit in placed.device.limits
+        )
+
+    def _is_used_up(self, placed: PlacedDevice) -> bool:
+        """Return whether claims consume a whole capacity of a shared device."""
+        used = self._consumed.get(placed.id, {})
+        return any(used.get(limit.name, 0) >= limit.total > 0 for limit in placed.device.limits)
 
     def _matches_class(self, known: DeviceClass, placed: PlacedDevice) -> bool:
         """Return whether a device may match all selectors of a class."""

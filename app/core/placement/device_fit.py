@@ -78,8 +78,10 @@ class DeviceFit:
     def describe_devices(self, needs: Iterable[DeviceNeed]) -> str:
         """Return as clauses which devices match the requests of a pod, and incomplete pools."""
         wanted = list(_evaluated(needs)) if self._capacity.inventory else []
-        found = [f"; {self._describe_best_node(need)}" for need in wanted if need.asks][
-            :MOST_CLAUSES
+        described = [need for need in wanted if need.asks][:MOST_CLAUSES]
+        found = [
+            f"; {self._describe_best_node(need)}{self._capacity.describe_amounts(need.asks)}"
+            for need in described
         ]
         problems = self._capacity.inventory.problems() if wanted else {}
         for (driver, pool), problem in list(problems.items())[:1]:
@@ -94,7 +96,7 @@ class DeviceFit:
             total = len(self._capacity.inventory.usable_devices(node))
             for ask in need.asks if total else ():
                 matching = self._capacity.matching_devices(ask, node)
-                free = len(self._capacity.free_devices(matching))
+                free = len(self._capacity.free_devices(matching, ask.shares))
                 if best is None or (free, len(matching)) > best[:2]:
                     best = free, len(matching), node.name, total
         if best is None:
@@ -148,18 +150,22 @@ class DeviceFit:
         """Return whether enough devices match and are free.
 
         If all devices of the resource match, the free amount of the node decides. So most requests
-        close no node, and equal nodes stay equal.
+        close no node, and equal nodes stay equal. The amount does not tell which partitions are
+        free, and what is left of a shared device: there are more partitions than the node offers.
         """
         offered = self._capacity.offered_amount(ask, node)
-        if offered == 0:
+        if offered == 0 and not ask.is_admin:  # admin access has no amount that keeps it away
             return True
         matching = self._capacity.matching_devices(ask, node)
         if ask.is_admin:
             return len(matching) >= (ask.count or 1)
-        free = self._capacity.free_devices(matching)
+        free = self._capacity.free_devices(matching, ask.shares)
         if ask.count is None:
             return bool(matching) and len(free) == len(matching)
-        return len(free) >= ask.count or (offered is not None and len(matching) >= offered)
+        if len(free) >= ask.count:
+            return True
+        has_parts = any(each.device.uses or each.device.limits for each in matching)
+        return offered is not None and len(matching) >= offered and not has_parts
 
 
 MOST_CLAUSES = 2

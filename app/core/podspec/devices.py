@@ -42,6 +42,17 @@ class CounterUse(NamedTuple):
     amount: int
 
 
+class ShareLimit(NamedTuple):
+    """A capacity of a shared device that its claims consume (KEP-5075), in thousandths.
+
+    `default`: the amount of a request that names none.
+    """
+
+    name: str
+    total: int
+    default: int
+
+
 @dataclass(frozen=True, slots=True)
 class NodeReach:
     """The nodes that can use a device: one node, the nodes of a selector, or every node.
@@ -68,7 +79,7 @@ class Device:
 
     `facts`: its attributes and capacities. `taints`: those that keep claims off. `reach`: its own
     nodes, None for those of its slice. `uses`: its amounts of shared counters. `is_shared`:
-    several claims may have parts of it.
+    several claims may have parts of it, which `limits` bound.
     """
 
     name: str
@@ -77,6 +88,7 @@ class Device:
     reach: NodeReach | None = None
     uses: tuple[CounterUse, ...] = ()
     is_shared: bool = False
+    limits: tuple[ShareLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,18 @@ MOST_DEVICES = 32
 """Maximum number of devices that the API allocates to one claim. `All` may be this many."""
 
 
+Shares = tuple[tuple[str, int], ...]
+"""Amounts of the capacities of a shared device, by name, in thousandths."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceAsk:
     """A number of devices of one class. `count` None: all devices of a node.
 
     `name`: of the request, or `request/alternative`, as in the result of the allocation.
     `selectors`: CEL expressions that each device must match, besides those of the class.
-    `is_admin`: admin access, which takes the device from nobody.
+    `is_admin`: admin access, which takes the device from nobody. `shares`: its amounts of a shared
+    device.
     """
 
     device_class: str
@@ -42,6 +47,7 @@ class DeviceAsk:
     selectors: tuple[str, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     is_admin: bool = False
+    shares: Shares = ()
 
 
 Alternatives = tuple[DeviceAsk, ...]
@@ -49,11 +55,12 @@ Alternatives = tuple[DeviceAsk, ...]
 
 
 class AllocatedDevice(NamedTuple):
-    """A device that the scheduler allocated to a request of a claim."""
+    """A device, or a part of a shared one, that the scheduler allocated to a request of a claim."""
 
     request: str
     device: DeviceId
     is_admin: bool = False
+    consumed: Shares = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,14 @@ import pytest
 from app.core import model
 from app.core.errors import InvalidInput
 from app.core.podspec.constraints import Taint, Toleration
-from app.core.podspec.devices import Attribute, CounterUse, DeviceId, NodeReach, ResourceSlice
+from app.core.podspec.devices import (
+    Attribute,
+    CounterUse,
+    DeviceId,
+    NodeReach,
+    ResourceSlice,
+    ShareLimit,
+)
 from app.core.podspec.resource_claims import AllocatedDevice, DeviceAsk, DeviceClass, ResourceClaim
 from app.k8s_types import device_objects
 from app.kube import convert_devices
@@ -141,7 +148,7 @@ def test_the_devices_of_a_claim_are_read_with_the_request_that_got_them() -> Non
                         {"request": "r/x", "driver": "d", "pool": "p", "device": "0"},
                         {
                             "request": "s", "driver": "d", "pool": "p", "device": "1",
-                            "adminAccess": True,
+                            "adminAccess": True, "consumedCapacity": {"memory": "1500m"},
                         },
                     ]
                 }
@@ -154,7 +161,7 @@ def test_the_devices_of_a_claim_are_read_with_the_request_that_got_them() -> Non
     assert [[ask.name for ask in each] for each in claim.requests] == [["r/x"], ["s"]]
     assert claim.allocated_devices == (
         AllocatedDevice("r/x", DeviceId("d", "p", "0")),
-        AllocatedDevice("s", DeviceId("d", "p", "1"), is_admin=True),
+        AllocatedDevice("s", DeviceId("d", "p", "1"), True, (("memory", 1500),)),
     )
 
 
@@ -205,6 +212,7 @@ def test_a_slice_is_read_with_its_pool_and_devices() -> None:
                 "consumesCounters": [{"counterSet": "gpu-0", "counters": {"m": {"value": "1Ki"}}}],
                 "taints": [
                     {"key": "sick", "effect": "NoExecute"},
+                    {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"},
                     {"key": "look", "effect": "None"},
                 ],
                 "allowMultipleAllocations": True,
@@ -226,7 +234,10 @@ def test_a_slice_is_read_with_its_pool_and_devices() -> None:
         Attribute("gpu.example.com", "type", "string", "gpu"),
         Attribute("gpu.example.com", "memory", "quantity", "80Gi"),
     )
-    assert device.taints == (Taint("sick", "", "NoExecute"),)
+    assert device.taints == (
+        Taint("node.kubernetes.io/unreachable", "", "NoSchedule"),
+        Taint("sick", "", "NoExecute"),
+    )
     assert device.uses == (CounterUse("gpu-0", "m", 1024),)
     assert device.is_shared
 
@@ -257,3 +268,23 @@ def test_nodes_are_chosen_by_the_slice_or_by_each_device() -> None:
     each = read_slice(perDeviceNodeSelection=True, devices=[{"name": "a", "nodeName": "n"}])
     assert each.devices[0].reach == NodeReach(model.NodeName("n"))
     assert read_slice(nodeName="n", devices=[{"name": "a"}]).devices[0].reach is None
+
+
+def test_a_request_names_its_amounts_of_a_shared_device() -> None:
+    amounts = {"requests": {"memory": "2", "cores": "10m", "odd": "x"}}
+    [[ask]] = read_claim(
+        {"name": "r", "exactly": {"deviceClassName": "g", "capacity": amounts}}
+    ).requests
+    assert ask.shares == (("cores", 10), ("memory", 2000))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_shared_device_has_limits_of_its_capacities(shared: bool) -> None:
+    capacity = {
+        "memory": {"value": "8"},
+        "cores": {"value": "100", "requestPolicy": {"default": "5", "validRange": {"min": "1"}}},
+    }
+    only = {"name": "0", "capacity": capacity, "allowMultipleAllocations": shared}
+    [device] = read_slice(devices=[only]).devices
+    limits = (ShareLimit("cores", 100_000, 5000), ShareLimit("memory", 8000, 8000))
+    assert device.limits == (limits if shared else ())

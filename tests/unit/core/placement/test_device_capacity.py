@@ -9,7 +9,7 @@ import pytest
 from app.core.model import Amounts, Node, NodeName, Resource
 from app.core.placement.device_capacity import DeviceCapacity
 from app.core.podspec.constraints import NodeSelectorRequirement, NodeSelectorTerm, Toleration
-from app.core.podspec.devices import CounterUse, Device, NodeReach, ResourceSlice
+from app.core.podspec.devices import CounterUse, Device, NodeReach, ResourceSlice, ShareLimit
 from app.core.podspec.resource_claims import MOST_DEVICES, Classes, DeviceAsk, DeviceClass
 from app.core.quantities import CPU, ManagedResources
 from tests.support.device_slices import (
@@ -223,6 +223,19 @@ def test_shared_device_always_has_capacity_for_one_more_claim() -> None:
     for number in (1, 2):
         shelf.capacity.put_claim(allocated(f"c{number}", "n1", "gpu-0"))
         assert shelf.changed()[N1][GPU] == number + 1
+
+
+def test_a_used_up_shared_device_has_no_capacity_for_one_more_claim() -> None:
+    memory = ShareLimit("memory", 80, 80)
+    shelf = Shelf(published("n1", device("gpu-0", shared=True, limits=[memory])))
+    shelf.capacity.put_claim(allocated("c1", "n1", "gpu-0", consumed=(("memory", 50),)))
+    assert shelf.gpus() == 2
+    shelf.capacity.put_claim(allocated("c2", "n1", "gpu-0", consumed=(("memory", 30),)))
+    assert shelf.gpus() == 2
+    shelf.capacity.drop_claim(("a", "c1"))
+    shelf.capacity.drop_claim(("a", "c2"))
+    assert shelf.gpus() == 1
+    assert not shelf.capacity._consumed
 
 
 def test_a_device_for_one_claim_counts_once_even_if_two_claims_have_it() -> None:

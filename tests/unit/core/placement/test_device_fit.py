@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from app.core.lifecycle.claim_users import ClaimKey
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
 from app.core.placement import device_fit
 from app.core.podspec.constraints import Toleration
+from app.core.podspec.devices import CounterUse, ResourceSlice, ShareLimit
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -29,9 +31,9 @@ ANY = DeviceClass(GPUS.name, None)
 class Yard:
     """A leader of two nodes: n1 has four small devices, n2 two small and two big ones."""
 
-    def __init__(self, *more: ev.NewsEvent) -> None:
+    def __init__(self, *more: ev.NewsEvent, managed: Sequence[Resource] = (GPU,)) -> None:
         self.engine = Engine(
-            ManagedResources([GPU]),
+            ManagedResources(managed),
             EngineOptions(
                 resource_by_device_class={GPUS.name: GPU},
                 selector_evaluator=Words(),
@@ -213,6 +215,31 @@ def test_a_tainted_device_may_be_tolerated() -> None:
     assert yard.see(user_of("p", "c"), user_of("q", "d")) == {"q": "n2"}
 
 
+def partitioned(name: str) -> ResourceSlice:
+    """Return a device of 7 slices on a node: whole, or as partitions of 4, 2 and 1 slices."""
+    sizes = {
+        "p7": 7,
+        "p4": 4,
+        **{f"p2-{i}": 2 for i in range(3)},
+        **{f"p1-{i}": 1 for i in range(7)},
+    }
+    parts = [
+        device(part, f"{size}g", uses=[CounterUse("set", "slices", size)])
+        for part, size in sizes.items()
+    ]
+    whole = [CounterUse("set", "slices", 7)]
+    return published(name, *parts, counters=whole, generation=2)
+
+
+@pytest.mark.parametrize(("wanted", "node"), [("2g", None), ("1g", "n2")])
+def test_a_pod_waits_while_no_partition_that_matches_is_free(wanted: str, node: str | None) -> None:
+    """Partitions of 4 and 2 slices are allocated, so one slice is left."""
+    yard = Yard(ev.SliceGone(AT, "n1-1"), ev.SliceObserved(AT, partitioned("n2")))
+    yard.put(allocated("other", "n2", "p4", "p2-0", namespace="kube-system"))
+    yard.put(waiting("c", ask(1, f"type == {wanted}")))
+    assert yard.see(user_of("p", "c")).get("p") == node
+
+
 def test_all_devices_must_be_free_for_a_request_of_all() -> None:
     yard = Yard()
     yard.put(
@@ -244,3 +271,47 @@ def test_a_cluster_without_slices_has_no_such_rules() -> None:
     yard.hear(ev.NodeObserved(AT, node("n1", **{GPU: 8})))
     yard.put(waiting("c", ask(1, "type == huge")))
     assert yard.see(user_of("p", "c")) == {"p": "n1"}
+
+
+def test_admin_access_needs_a_node_with_a_device_of_the_class() -> None:
+    cards = Resource("example.com/card")
+    yard = Yard(ev.NodeObserved(AT, node("bare", **{cards: 1})), managed=[GPU, cards])
+    yard.put(waiting("c", ask(1, is_admin=True)))
+    pod = user_of("p", "c")
+    needed = {**pod.demand, cards: 1}
+    assert yard.see(replace(pod, demand=needed, container_requests=needed)) == {}
+
+
+@pytest.mark.parametrize(
+    ("shares", "released"),
+    [((), False), ((("memory", 31),), False), ((("memory", 30),), True)],
+)
+def test_a_pod_waits_while_a_shared_device_has_too_little_left(
+    shares: tuple[tuple[str, int], ...], released: bool
+) -> None:
+    """Claims use 50 of 80. A request that names no amount takes 40."""
+    shared = device("gpu-0", shared=True, limits=[ShareLimit("memory", 80, 40)])
+    only = published("n2", shared, generation=2)
+    yard = Yard(ev.SliceGone(AT, "n1-1"), ev.SliceObserved(AT, only))
+    yard.put(allocated("other", "n2", "gpu-0", namespace="sys", consumed=(("memory", 50),)))
+    yard.put(waiting("c", ask(1, shares=shares)))
+    assert ("p" in yard.see(user_of("p", "c"))) is released
+
+
+def test_reason_of_a_pod_states_that_all_devices_count_as_those_of_the_largest_node() -> None:
+    large = published("n2", *[device(f"gpu-{i}", "small") for i in range(8)], generation=2)
+    yard = Yard(ev.SliceObserved(AT, large))
+    yard.put(waiting("c", ask(None)))
+    assert yard.see(replace(user_of("p", "c"), node_names=(NodeName("n1"),))) == {}
+    assert "all devices count as 8, those of the largest node" in yard.why("p")[1]
+
+
+def test_reason_of_a_pod_states_that_its_alternatives_count_together() -> None:
+    cards = Resource("example.com/card")
+    yard = Yard(
+        ev.ClassObserved(AT, DeviceClass("card", cards, ("type == card",))), managed=[GPU, cards]
+    )
+    yard.put(waiting("c", ask(1), DeviceAsk("card", 1, "r/card")))
+    assert yard.see(user_of("p", "c")) == {}
+    words = "its alternatives count together, so the node must have example.com/card and"
+    assert words in yard.why("p")[1]
