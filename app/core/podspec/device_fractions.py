@@ -25,7 +25,7 @@ sum."""
 WHOLE_CORES = 100
 
 MAX_NODE_DEVICES = 1024
-"""Maximum number of devices of a node that are told apart. Each of them is an object in memory."""
+"""Maximum number of numbered devices on a node: each one is an object in memory."""
 
 LABEL_MEMORY = "nvidia.com/gpu.memory"
 """Memory of each device of the node, in MiB."""
