@@ -9,6 +9,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
+from tests.browser.tapped_stream import push, tapped
 from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, held, served
 
 POD = "robotics/wait-0"
@@ -17,6 +18,8 @@ FAULTS = {
     "429": {"status": 429, "json": {"detail": "too many requests"}},
     "no network": None,
 }
+PAUSED = [{"code": "RedisUnreachable", "text": "Redis is unreachable.", "since": None}]
+RELOAD = "Reload the page."
 
 
 @pytest.fixture
@@ -137,3 +140,41 @@ def test_waits_grow_if_nothing_changes(opens: Opens, place: Served) -> None:
     assert before
     page.clock.set_fixed_time(NOW / 1000 + 7200)
     expect(waits).not_to_have_text(before)
+
+
+def test_absent_parts_of_a_state_are_empty(opens: Opens, place: Served) -> None:
+    page = tapped(opens, place)
+    lists = dict.fromkeys(["tenants", "queues", "pools", "problems"])
+    push(page, "state", **lists, **dict.fromkeys(["users", "owed", "waiting", "leftOut"]))
+    expect(page.get_by_text("There are no tenants")).to_be_visible()
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    push(page, "hello", everyTenant=False, queues=None)
+    push(page, "state", problems=PAUSED)
+    expect(page.get_by_role("status").first).to_have_text("Releases paused")
+    expect(page.get_by_role("navigation").get_by_role("link")).to_have_count(5)
+
+
+def test_a_fault_of_the_status_is_shown_as_a_fault(opens: Opens, place: Served) -> None:
+    page = tapped(opens, place)
+    push(page, "state", problems={"code": "a list that became an object"})
+    expect(page.get_by_role("status").first).to_have_text("Fault")
+    page.get_by_role("link", name="Queues", exact=True).click()
+    expect(page.locator("#queue-rows tr").first).to_be_visible()
+    push(page, "state", problems=PAUSED)
+    expect(page.get_by_role("status").first).to_have_text("Releases paused")
+
+
+@pytest.mark.parametrize("text", ["null", "[1]]", '{"tenants": 5}'])
+def test_an_event_that_cannot_be_read_is_no_lost_connection(
+    opens: Opens, place: Served, text: str
+) -> None:
+    page = tapped(opens, place)
+    page.evaluate("text => window.send(`event: state\\ndata: ${text}\\n\\n`)", text)
+    expect(page.get_by_role("alert")).to_contain_text(RELOAD)
+    expect(page.get_by_role("status").first).to_have_text("Fault")
+    push(page, "hello")
+    expect(page.get_by_role("alert")).to_contain_text(RELOAD)
+    push(page, "state")
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    expect(page.get_by_role("alert")).not_to_contain_text(RELOAD)
+    assert page.evaluate("window.connections") == 1

@@ -1,7 +1,7 @@
 // The page: signs in, listens to the stream, and shows the view of the address.
 
 import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/htm/preact-standalone.js";
-import { ask as request, listen as listenTo, LATEST, SOONEST, withoutPrototypes } from "./stream.js";
+import { ask as request, filled, listen as listenTo, LATEST, SOONEST } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
 import { moment, time, visible } from "./format.js";
 import { Guarded, NotAllowed, rightIn, Term } from "./components.js";
@@ -96,20 +96,26 @@ function storage(name) {
   }
 }
 
-const NO_NEWS = { state: null, hello: null, link: "connecting", why: "" };
+const NO_NEWS = { state: null, hello: null, link: "connecting", why: "", unread: "" };
 
-/** The data of the stream: {state, hello, link}. `link`: connecting, live, lost or denied. */
+/**
+ * The data of the stream: {state, hello, link, unread}. `link`: connecting, live, lost or denied.
+ * `unread`: the name of the event that the page could not read, or "".
+ */
 function useStream(token, isSignedIn, end) {
   const [news, setNews] = useState(NO_NEWS);
   useEffect(() => {
     if (!isSignedIn) return undefined;
     const stop = listenTo(token, (item) => {
-      if (item.kind === "live") setNews((old) => ({ ...old, link: "live", why: "" }));
+      if (item.kind === "live") setNews((old) => ({ ...old, link: "live", why: "", unread: "" }));
       else if (item.kind === "lost") setNews((old) => ({ ...old, link: "lost", why: item.why, heard: item.heard }));
       else if (item.kind === "denied" && item.status === 401) end(`You were signed out: ${item.why}`);
-      else if (item.kind === "denied") setNews({ state: null, hello: null, link: "denied", why: item.why });
-      else if (item.name === "hello") setNews((old) => ({ ...old, hello: item.data }));
-      else if (item.name === "state") setNews((old) => ({ ...old, state: withoutPrototypes(item.data), at: Date.now() }));
+      else if (item.kind === "denied") setNews({ ...NO_NEWS, link: "denied", why: item.why });
+      else if (item.kind === "unexpected") setNews((old) => ({ ...old, unread: item.name }));
+      else if (item.name === "hello" || item.name === "state") {
+        const data = filled(item.name, item.data);
+        setNews((old) => ({ ...old, [item.name]: data, unread: old.unread === item.name ? "" : old.unread }));
+      }
     });
     return () => {
       stop();
@@ -171,7 +177,7 @@ function App() {
     },
     [leaving],
   );
-  const title = isSignedIn ? `${titleOf(here, viewOf(here, news))} · Fairgate` : "Fairgate";
+  const title = isSignedIn ? titleOf(here, news) : "Fairgate";
   useEffect(() => {
     document.title = title;
   }, [title]);
@@ -179,26 +185,35 @@ function App() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> <span class="label">Fairgate</span></p>
-      <${Status} news=${news} pause=${pause} isSignedIn=${isSignedIn} />
-      ${isSignedIn ? html`<${SearchBox} ask=${ask} caller=${session.caller} />` : null}
+      <${Guarded} instead=${html`<${Light} kind="lost">Fault<//>`}><${Status} news=${news} pause=${pause} isSignedIn=${isSignedIn} /><//>
+      ${isSignedIn ? html`<${Guarded}><${SearchBox} ask=${ask} caller=${session.caller} /><//>` : null}
       <div class="person">
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
         ${isSignedIn && session.token ? html`<button type="button" onClick=${() => end()}>Sign out</button>` : null}
       </div>
-      ${isSignedIn ? html`<${Navigation} here=${here} news=${news} />` : null}
+      ${isSignedIn ? html`<${Guarded}><${Navigation} here=${here} news=${news} /><//>` : null}
     </header>
-    ${isSignedIn ? html`<${Banner} news=${news} pause=${pause} />` : null}
+    ${isSignedIn ? html`<${Guarded}><${Banner} news=${news} pause=${pause} /><//>` : null}
     <main id="main" tabindex="-1">
       ${session === null ? html`<p class="note" role="status">Connecting …</p>` : null}
       ${session !== null && !isSignedIn ? html`<${SignIn} begin=${begin} why=${why} />` : null}
       ${isSignedIn ? html`<${Guarded}><${View} here=${here} news=${news} ask=${ask} paint=${look.paint} /><//>` : null}
     </main>
-    ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} isAlone=${news.link === "denied"} />` : null}
+    ${isSignedIn && here.pod ? html`<${Guarded}><${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} isAlone=${news.link === "denied"} /><//>` : null}
     <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p>${isSignedIn ? html`<p class="account">${visible(session.caller)}</p>` : null}<button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>
   `;
 }
 
-function titleOf(here, view) {
+/** Return the title of the page. It has no guard, so it does not throw. */
+function titleOf(here, news) {
+  try {
+    return `${nameOf(here, viewOf(here, news))} · Fairgate`;
+  } catch {
+    return "Fairgate";
+  }
+}
+
+function nameOf(here, view) {
   if (here.pod) return visible(`${here.pod.namespace}/${here.pod.name}`);
   const [name] = here.args;
   if (view === "tenants" && name) return visible(name);
@@ -210,9 +225,10 @@ function titleOf(here, view) {
 
 /** Health at a glance. It is not green while no pod can be released. */
 function Status({ news, pause, isSignedIn }) {
-  const { link, state } = news;
+  const { link, state, unread } = news;
   let [kind, text] = ["off", "Signed out"];
-  if (isSignedIn && (link === "connecting" || (link === "live" && !state))) [kind, text] = ["waiting", "Connecting …"];
+  if (isSignedIn && link === "live" && unread) [kind, text] = ["lost", "Fault"];
+  else if (isSignedIn && (link === "connecting" || (link === "live" && !state))) [kind, text] = ["waiting", "Connecting …"];
   else if (isSignedIn && link === "lost") [kind, text] = ["lost", "Connection lost"];
   else if (isSignedIn && link === "denied" && pause) [kind, text] = ["lost", "Releases paused"];
   else if (isSignedIn && link === "denied") [kind, text] = ["waiting", "My work only"];
@@ -220,12 +236,16 @@ function Status({ news, pause, isSignedIn }) {
   else if (isSignedIn && state?.problems.length) [kind, text] = ["lost", "Fault"];
   else if (isSignedIn && state?.mode === "Observe") [kind, text] = ["waiting", "Observing"];
   else if (isSignedIn) [kind, text] = ["live", "Live"];
-  return html`<p class="status" role="status" data-kind=${kind}>${text}</p>`;
+  return html`<${Light} kind=${kind}>${text}<//>`;
+}
+
+function Light({ kind, children }) {
+  return html`<p class="status" role="status" data-kind=${kind}>${children}</p>`;
 }
 
 /** `pause`: why no pod can be released, for callers without the right to the stream. */
 function Banner({ news, pause }) {
-  const { link, why, heard, state } = news;
+  const { link, why, heard, state, unread } = news;
   const rows = [];
   if (link === "lost") {
     const shown = state && heard ? ` The data is from ${time(heard)}.` : "";
@@ -234,6 +254,7 @@ function Banner({ news, pause }) {
     const code = Object.keys(PAUSES).find((each) => pause.startsWith(PAUSES[each]));
     if (code) rows.push([code, visible(pause)]);
   } else {
+    if (unread) rows.push(["UnexpectedData", "The page met data that it does not expect, so what it shows may be old. Reload the page."]);
     for (const problem of state?.problems ?? []) {
       // The text stays the same while the fault lasts, so that it is announced once.
       const since = problem.since ? ` Since ${moment(new Date(problem.since))}.` : "";

@@ -63,11 +63,23 @@ export async function ask(path, token, { method = "GET", body, signal, warned } 
   throw new Failed(answer.status, await problemOf(answer), Number(answer.headers.get("retry-after")) || 0);
 }
 
+/** Return the data of event `hello` or `state`, with its absent parts as empty ones. Throws TypeError. */
+export function filled(name, data) {
+  if (name === "hello") return { ...data, queues: [...(data.queues ?? [])] };
+  for (const list of ["tenants", "queues", "pools", "problems"]) data[list] ??= [];
+  for (const byName of ["users", "owed", "waiting"]) data[byName] ??= {};
+  data.leftOut = { users: 0, queues: 0, nodes: 0, ...data.leftOut };
+  for (const part of Object.values(data.owed)) part.users ??= {};
+  for (const tenant of data.tenants) tenant.used ??= {};
+  for (const queue of data.queues) queue.rules ??= {};
+  return withoutPrototypes(data);
+}
+
 /**
  * Remove the prototypes of the objects of a state that have names as keys. The prototype has functions,
  * such as `toString`, which a user of that name would find.
  */
-export function withoutPrototypes(state) {
+function withoutPrototypes(state) {
   const parts = Object.values(state.owed).map((part) => part.users);
   const amounts = [...state.tenants.map((tenant) => tenant.used), ...state.queues.map((queue) => queue.rules)];
   for (const byName of [state.waiting, state.users, state.owed, ...parts, ...amounts]) Object.setPrototypeOf(byName, null);
@@ -105,7 +117,8 @@ async function* events(body, heard) {
 
 /**
  * Listen until the returned function is called. `told` receives {kind: "live"}, {kind: "lost",
- * why, heard: Date} and {kind: "event", name, data}. {kind: "denied", status, why} is the last one.
+ * why, heard: Date} and {kind: "event", name, data}. If it throws at an event, it receives {kind:
+ * "unexpected", name}. {kind: "denied", status, why} is the last one.
  */
 export function listen(token, told) {
   const stopping = new AbortController();
@@ -135,14 +148,19 @@ export function listen(token, told) {
       }
       told({ kind: "live" });
       for await (const event of events(answer.body, heard)) {
-        const data = JSON.parse(event.data);
         if (event.name === "end") {
+          const data = JSON.parse(event.data);
           if (data.status === 401 || data.status === 403) throw new Denied(data.status, data.detail);
           throw new Error(data.detail);
         }
         if (stopping.signal.aborted) return;
         wait = SOONEST;
-        told({ kind: "event", name: event.name, data });
+        try {
+          told({ kind: "event", name: event.name, data: JSON.parse(event.data) });
+        } catch (error) {
+          console.error(error); // the connection works
+          told({ kind: "unexpected", name: event.name });
+        }
       }
       throw new Ended("The server ended the connection.");
     } finally {

@@ -62,6 +62,7 @@ const FAULTS = [
   ["WebhookSilent", "No webhook replica reports. Pods that request GPUs may not be created.", "kubectl -n fairgate-system get pods; kubectl -n fairgate-system logs deployment/fairgate-webhook"],
   ["EnforcementFails", "A probe found that a pod is not held or not refused as it must be.", "fairgate doctor; kubectl -n fairgate-system logs deployment/fairgate-webhook"],
   ["ConnectionLost", "Your browser does not reach the API of Fairgate. The data on the page is old.", "kubectl -n fairgate-system get pods; with kubectl fairgate open: start it again"],
+  ["UnexpectedData", "The API sent data that the page does not expect, such as that of another version.", "reload the page; kubectl -n fairgate-system logs deployment/fairgate-api"],
   ["Observe", "Fairgate counts and reports, but holds no pod.", "helm upgrade fairgate charts/fairgate -n fairgate-system --reset-then-reuse-values --set mode=Enforce; if the Policy sets the mode: kubectl patch policies.fairgate.io default --type merge -p '{\"spec\": {\"mode\": \"Enforce\"}}'"],
 ];
 

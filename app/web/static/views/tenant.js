@@ -25,7 +25,7 @@ function withAllUsers(state, name, users) {
   const left = state.leftOut.users - users.length + (state.users[name]?.length ?? 0);
   return {
     ...state,
-    // These have no prototype, as in `withoutPrototypes`.
+    // These have no prototype, as in `filled`.
     users: { __proto__: null, ...state.users, [name]: users },
     owed: state.owed[name] ? { __proto__: null, ...state.owed, [name]: owed } : state.owed,
     leftOut: { ...state.leftOut, users: Math.max(0, left) },
