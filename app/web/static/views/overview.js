@@ -4,7 +4,7 @@ import { ago, count, decimal, devicesText, lasting, percent } from "../format.js
 import { namesOf, releasesPath } from "./releases.js";
 import { address, change } from "../router.js";
 import { Term, useAnswer } from "../components.js";
-import { TenantTable } from "./tenants.js";
+import { TenantTable, topLevel } from "./tenants.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 import { useOf } from "../units.js";
 
@@ -28,14 +28,8 @@ function poolTiles(state) {
   });
 }
 
-/** Return the tenants of the caller that are below no other tenant of the caller. */
-export function topLevel(state) {
-  const names = new Set(state.tenants.map((tenant) => tenant.name));
-  return state.tenants.filter((tenant) => !names.has(tenant.parent));
-}
-
 export function Tiles({ state, hello, releases }) {
-  const tops = topLevel(state);
+  const tops = topLevel(state.tenants);
   const pods = tops.reduce((sum, tenant) => sum + tenant.pending, 0);
   const waiting = tops.map((tenant) => state.waiting[tenant.name]).filter(Boolean);
   const oldest = waiting.map((each) => each.since).sort()[0];

@@ -19,15 +19,34 @@ const SORTS = {
   distance: (row) => (row.part ? row.part.used - row.part.owed : 0),
 };
 
-/** Return the tenants below `parent` as rows with children, in the chosen order. */
+/** Return the names of the tenants whose parents lead into a circle. Fairgate counts each at the top. */
+export function inCircles(tenants) {
+  const parents = new Map(tenants.map((tenant) => [tenant.name, tenant.parent]));
+  const isInCircle = (name) => {
+    const seen = new Set();
+    for (; parents.has(name) && !seen.has(name); name = parents.get(name)) seen.add(name);
+    return seen.has(name);
+  };
+  return new Set([...parents.keys()].filter(isInCircle));
+}
+
+/** Return the tenants of the caller that are below no other tenant of the caller. */
+export function topLevel(tenants) {
+  const names = new Set(tenants.map((tenant) => tenant.name));
+  const circles = inCircles(tenants);
+  return tenants.filter((tenant) => !names.has(tenant.parent) || circles.has(tenant.name));
+}
+
+/** Return all tenants as rows with children, in the chosen order. */
 export function tree(state, sort) {
-  const names = new Set(state.tenants.map((tenant) => tenant.name));
+  const tops = new Set(topLevel(state.tenants));
+  const circles = inCircles(state.tenants);
   const queues = new Map(state.queues.map((queue) => [`${queue.tenant} ${queue.user}`, queue]));
   const below = new Map();
   for (const tenant of state.tenants) {
-    const parent = names.has(tenant.parent) ? tenant.parent : null;
+    const parent = tops.has(tenant) ? null : tenant.parent;
     if (!below.has(parent)) below.set(parent, []);
-    below.get(parent).push(tenantRow(state, tenant, queues));
+    below.get(parent).push({ ...tenantRow(state, tenant, queues), isInCircle: circles.has(tenant.name) });
   }
   const by = Object.hasOwn(SORTS, sort) ? SORTS[sort] : SORTS.name;
   const build = (parent) =>
@@ -198,6 +217,7 @@ function Row({ row, end, units, fold }) {
       <a class="label" href=${target}>${visible(row.name)}</a>
       ${of.weight !== "1" ? html`<span class="tag">weight ${of.weight}</span>` : null}
       ${tag ? html`<span class="tag">${tag}</span>` : null}
+      ${row.isInCircle ? html`<span class="tag attention">its parents form a circle</span>` : null}
       ${full ? html`<span class="tag attention">at its limit in ${full}</span>` : null}
     </span><//>
     <${Cell} kind="share" label="Share">
