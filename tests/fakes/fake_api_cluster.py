@@ -11,10 +11,12 @@ import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate
 from fractions import Fraction
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config.setting_parsers import HostPort
 from app.core import events as ev
@@ -274,6 +276,21 @@ class Served:
         asyncio.run_coroutine_threadsafe(entry_type, self._loop).result(30)
 
 
+def _dated(app: ASGIApp, cluster: ApiCluster) -> ASGIApp:
+    """Return the app with the time of the cluster as the header Date of its answers."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                date = formatdate(cluster.now / 1000, usegmt=True).encode()
+                message = {**message, "headers": [*message.get("headers", ()), (b"date", date)]}
+            await send(message)
+
+        await app(scope, receive, send_dated)
+
+    return answer
+
+
 @contextmanager
 def served(
     cluster: ApiCluster, rhythm: StreamTiming | None = None, at: HostPort = LOOPBACK
@@ -285,7 +302,9 @@ def served(
 
     async def run() -> None:
         await cluster.open()
-        servers = Servers([Listener("api", cluster.app(rhythm), at)])
+        servers = Servers([Listener("api", _dated(cluster.app(rhythm), cluster), at)])
+        for server, _ in servers._servers:
+            server.config.date_header = False
 
         async def told() -> None:
             await servers.started.wait()

@@ -1,6 +1,7 @@
 // Parts that several views use. Text is set as text, never as markup.
 
 import { html, useEffect, useErrorBoundary, useRef, useState } from "./vendor/htm/preact-standalone.js";
+import { now } from "./clock.js";
 import { visible } from "./format.js";
 import { address } from "./router.js";
 
@@ -130,7 +131,7 @@ export function useAnswer(ask, path, seconds, most) {
     const read = async () => {
       let next;
       try {
-        next = { path, data: await (most ? pages(ask, path, most, { signal: stopping.signal }) : ask(path, { signal: stopping.signal })), at: Date.now() };
+        next = { path, data: await (most ? pages(ask, path, most, { signal: stopping.signal }) : ask(path, { signal: stopping.signal })), at: now() };
       } catch (error) {
         if (stopping.signal.aborted) return;
         next = { path, error };

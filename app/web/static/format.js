@@ -1,5 +1,7 @@
 // Formats values for display, in the language of the browser.
 
+import { now } from "./clock.js";
+
 const language = navigator.language;
 const whole = new Intl.NumberFormat(language, { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
@@ -64,7 +66,7 @@ export function lasting(seconds) {
 
 /** Format the time from an RFC 3339 time until now. */
 export function ago(time) {
-  return lasting((Date.now() - Date.parse(time)) / 1000);
+  return lasting((now() - Date.parse(time)) / 1000);
 }
 
 /** Return a function that formats a date, and an invalid one as "unknown": Intl would throw. */
@@ -83,7 +85,7 @@ export const clockTime = safe((date) => shortClock.format(date));
 export const dated = safe((date) => `${days.format(date)}, ${shortClock.format(date)}`);
 
 function isToday(date) {
-  return new Date().toDateString() === date.toDateString();
+  return new Date(now()).toDateString() === date.toDateString();
 }
 
 /** Format a time of day. The date comes first if it is not today. */
@@ -185,7 +187,7 @@ export function devicesShort(quantities) {
 export function estimateText(estimate) {
   const from = Date.parse(estimate.at);
   const [half, most] = [estimate.p50, estimate.p90].map((each) => new Date(from + each * 1000));
-  const left = Math.max(0, (half - Date.now()) / 1000);
+  const left = Math.max(0, (half - now()) / 1000);
   return `${left ? `about ${lasting(left)}` : "any moment"}: half of such pods start by ${moment(half)}, nine in ten by ${moment(most)}`;
 }
 

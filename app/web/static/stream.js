@@ -1,6 +1,8 @@
 // Receives the server-sent events of /v1/stream. It uses fetch, because EventSource cannot send a
 // token. It reconnects unless the caller lacks the right.
 
+import { learn, now } from "./clock.js";
+
 /** The shortest and the longest pause before the next attempt, in milliseconds. */
 export const SOONEST = 1000;
 export const LATEST = 30000;
@@ -50,6 +52,7 @@ function headersOf(token, accept) {
 export async function ask(path, token, { method = "GET", body, signal, warned } = {}) {
   const headers = headersOf(token, "application/json");
   if (body !== undefined) headers["content-type"] = "application/json";
+  const asked = Date.now();
   const answer = await fetch(path, {
     method,
     headers,
@@ -57,6 +60,7 @@ export async function ask(path, token, { method = "GET", body, signal, warned } 
     cache: "no-store",
     signal,
   });
+  learn(answer, asked);
   if (answer.ok && method === "GET") warned?.(/^299 - "(.*)"$/.exec(answer.headers.get("warning") ?? "")?.[1] ?? "");
   const isJson = answer.headers.get("content-type")?.includes("json") && !answer.headers.get("content-type").includes("ndjson");
   if (answer.ok) return isJson ? answer.json() : answer.text();
@@ -131,16 +135,18 @@ export function listen(token, told) {
     stopping.signal.addEventListener("abort", end);
     let alarm = setTimeout(end, SILENT);
     const heard = () => {
-      last = new Date();
+      last = new Date(now());
       clearTimeout(alarm);
       alarm = setTimeout(end, SILENT);
     };
     try {
+      const asked = Date.now();
       const answer = await fetch("/v1/stream", {
         headers: headersOf(token, "text/event-stream"),
         cache: "no-store",
         signal: ending.signal,
       });
+      learn(answer, asked);
       if (!answer.ok) {
         const detail = await problemOf(answer);
         if (answer.status === 401 || answer.status === 403) throw new Denied(answer.status, detail);

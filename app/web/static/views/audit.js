@@ -1,6 +1,7 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
 import { amounts, compareNames, count, exactMoment, lasting, moment, visible } from "../format.js";
+import { now } from "../clock.js";
 import { Cell, Empty, More, NotAllowed, rightIn, RowHead, Table, Term } from "../components.js";
 import { address, change, open, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
@@ -86,7 +87,7 @@ function useEntries(ask, minutes, tenant) {
   useEffect(() => {
     if (tenant === null) return undefined;
     const stopping = new AbortController();
-    const begin = () => Date.now() - Number(minutes) * 60_000;
+    const begin = () => now() - Number(minutes) * 60_000;
     let newest = 0;
     let last = 0;
     let entries = [];

@@ -1,6 +1,7 @@
 // The past: use by tenant from the usage records, and releases and waits from the audit chain.
 
 import { Chart, MOST_LINES, withGap } from "../chart.js";
+import { now } from "../clock.js";
 import { dated, deviceOf, devices, number, parseCsv, visible } from "../format.js";
 import { Empty, NotAllowed, rightIn, Term, UnitsNote } from "../components.js";
 import { MyWork } from "./me.js";
@@ -108,7 +109,7 @@ function periodOf(query) {
 function stepsOf({ from, to, seconds }) {
   const step = Math.max(1, Math.ceil((seconds ?? to - from) / STEPS));
   const whole = Math.min(step, 60);
-  const until = Math.floor(Math.min(to ?? Infinity, Date.now() / 1000) / whole) * whole;
+  const until = Math.floor(Math.min(to ?? Infinity, now() / 1000) / whole) * whole;
   const begin = Math.floor((from ?? until - seconds) / step) * step;
   const times = Array.from({ length: Math.ceil((until - begin) / step) }, (_, place) => begin + place * step);
   return { times, step, until };
@@ -155,7 +156,7 @@ export function History({ state, hello, query, ask, theme }) {
     const stopping = new AbortController();
     const read = async () => {
       try {
-        const isOver = period.to * 1000 < Date.now() - AGAIN; // the last records may be late
+        const isOver = period.to * 1000 < now() - AGAIN; // the last records may be late
         const steps = stepsOf(period);
         const { times: [from], until, step } = steps;
         const asked = [

@@ -1,6 +1,7 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
 import { amounts, estimateText, exactMoment, hasPath, lasting, sentence, visible } from "../format.js";
+import { now } from "../clock.js";
 import { Guarded, Rule, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -62,7 +63,7 @@ function Body({ answer, namespace, name, isAlone }) {
   }
   if (!pod && error) return html`<p class="problem" role="alert">${visible(error.message)}</p>`;
   if (!pod) return html`<p class="note" role="status">Loading …</p>`;
-  const age = (Date.now() - at) / 1000;
+  const age = (now() - at) / 1000;
   const seen = exactMoment(new Date(at));
   // A caller may lack the right to get pods, and see a pod only while Fairgate knows it: 403 can mean either.
   const isGone = error?.status === 404 || error?.status === 403;
