@@ -108,7 +108,7 @@ function useStream(token, isSignedIn, end) {
     if (!isSignedIn) return undefined;
     const stop = listenTo(token, (item) => {
       if (item.kind === "live") setNews((old) => ({ ...old, link: "live", why: "", unread: "" }));
-      else if (item.kind === "lost") setNews((old) => ({ ...old, link: "lost", why: item.why, heard: item.heard }));
+      else if (item.kind === "lost") setNews((old) => (old.link === "denied" ? old : { ...old, link: "lost", why: item.why, heard: item.heard }));
       else if (item.kind === "denied" && item.status === 401) end(`You were signed out: ${item.why}`);
       else if (item.kind === "denied") setNews({ ...NO_NEWS, link: "denied", why: item.why });
       else if (item.kind === "unexpected") setNews((old) => ({ ...old, unread: item.name }));

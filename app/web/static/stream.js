@@ -1,17 +1,20 @@
 // Receives the server-sent events of /v1/stream. It uses fetch, because EventSource cannot send a
-// token. It reconnects unless the caller lacks the right.
+// token. It reconnects until the session has ended.
 
 import { learn, now } from "./clock.js";
 
 /** The shortest and the longest pause before the next attempt, in milliseconds. */
 export const SOONEST = 1000;
 export const LATEST = 30000;
+
+/** The pause after status 403: an administrator may give the right later. In milliseconds. */
+const SELDOM = 60000;
 const SILENT = 45000;
 const LONGEST_REASON = 500;
 /** A connection that ends sooner is reported. */
 const LASTED = 10000;
 
-/** Status 401 or 403: a retry would not help. */
+/** Status 401, after which a retry would not help, or 403. */
 export class Denied extends Error {
   constructor(status, detail) {
     super(detail);
@@ -122,7 +125,7 @@ async function* events(body, heard) {
 /**
  * Listen until the returned function is called. `told` receives {kind: "live"}, {kind: "lost",
  * why, heard: Date} and {kind: "event", name, data}. If it throws at an event, it receives {kind:
- * "unexpected", name}. {kind: "denied", status, why} is the last one.
+ * "unexpected", name}. {kind: "denied", status, why} with status 401 is the last one.
  */
 export function listen(token, told) {
   const stopping = new AbortController();
@@ -176,6 +179,17 @@ export function listen(token, told) {
     }
   }
 
+  /** Wait about this time, or until the end. */
+  function pause(milliseconds) {
+    return new Promise((resume) => {
+      const timer = setTimeout(resume, milliseconds * (0.75 + Math.random() / 2));
+      stopping.signal.addEventListener("abort", () => {
+        clearTimeout(timer);
+        resume();
+      });
+    });
+  }
+
   async function run() {
     while (!stopping.signal.aborted) {
       const began = Date.now();
@@ -187,18 +201,14 @@ export function listen(token, told) {
         if (error instanceof Ended && Date.now() - began > LASTED) continue;
         if (error instanceof Denied) {
           told({ kind: "denied", status: error.status, why: error.message });
-          return;
+          if (error.status === 401) return;
+          await pause(SELDOM);
+          continue;
         }
         // The browser's own message for a broken connection is not helpful.
         const why = error instanceof TypeError || error.name === "AbortError" ? "" : error.message;
         told({ kind: "lost", why, heard: last });
-        await new Promise((resume) => {
-          const timer = setTimeout(resume, wait * (0.75 + Math.random() / 2));
-          stopping.signal.addEventListener("abort", () => {
-            clearTimeout(timer);
-            resume();
-          });
-        });
+        await pause(wait);
         wait = Math.min(LATEST, wait * 2);
       }
     }
