@@ -146,8 +146,10 @@ function Period({ period, shown }) {
 
 export function History({ state, hello, query, ask, theme }) {
   const period = periodOf(query);
-  const range = `${period.from} ${period.to} ${period.seconds}`;
   const tenant = query.get("tenant") ?? "";
+  const names = namesOf(hello, tenant);
+  // A change of the rights changes the names.
+  const range = [period.from, period.to, period.seconds, ...names].join(" ");
   const [found, setFound] = useState({});
   const latest = useRef(state);
   latest.current = state;
@@ -163,7 +165,7 @@ export function History({ state, hello, query, ask, theme }) {
           ["from", new Date(from * 1000).toISOString()],
           ["to", new Date(until * 1000).toISOString()],
           ["step", String(step)],
-          ...namesOf(hello, tenant).map((name) => ["tenant", name]),
+          ...names.map((name) => ["tenant", name]),
         ];
         const [used, releases] = await Promise.all([
           usage(ask, [["by", "tenant,pool"], ...asked], stopping.signal),
