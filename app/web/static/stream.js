@@ -101,16 +101,26 @@ function asEnded(error) {
   throw error instanceof TypeError ? new Ended("") : error;
 }
 
-/** Yield {name, data} of each event in a stream. Call `heard` after each read. Throws Ended. */
+/**
+ * Yield {name, data} of each event in a stream. Call `heard` after each read. Throws Ended. A large event
+ * has many chunks, of which each is searched once.
+ */
 async function* events(body, heard) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let chunks = []; // of an event that has not ended, without its last character
+  let last = "";
   for (;;) {
     const { value, done } = await reader.read().catch(asEnded);
     if (done) return;
     heard();
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
+    const blocks = (last + value).split("\n\n");
+    const rest = blocks.pop();
+    if (blocks.length) {
+      blocks[0] = chunks.join("") + blocks[0];
+      chunks = [];
+    }
+    chunks.push(rest.slice(0, -1));
+    last = rest.slice(-1);
     for (const block of blocks) {
       const event = { name: "message", data: "" };
       for (const line of block.split("\n")) {
