@@ -192,11 +192,13 @@ export function listen(token, told) {
   /** Wait about this time, or until the end. */
   function pause(milliseconds) {
     return new Promise((resume) => {
-      const timer = setTimeout(resume, milliseconds * (0.75 + Math.random() / 2));
-      stopping.signal.addEventListener("abort", () => {
+      const end = () => {
         clearTimeout(timer);
+        stopping.signal.removeEventListener("abort", end);
         resume();
-      });
+      };
+      const timer = setTimeout(end, milliseconds * (0.75 + Math.random() / 2));
+      stopping.signal.addEventListener("abort", end);
     });
   }
 
