@@ -4,7 +4,7 @@ import { amounts, compareNames, count, exactMoment, lasting, moment, visible } f
 import { now } from "../clock.js";
 import { Cell, Empty, More, NotAllowed, rightIn, RowHead, Table, Term } from "../components.js";
 import { address, change, open, podAddress } from "../router.js";
-import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
+import { html, useEffect, useMemo, useState } from "../vendor/htm/preact-standalone.js";
 
 const STEP = 25;
 const AGAIN = 10_000;
@@ -61,6 +61,11 @@ function parse(text) {
     }
   }
   return found;
+}
+
+/** Return the entries that contain a text, which is in lower case. */
+function containing(entries, text) {
+  return text ? entries.filter((entry) => JSON.stringify(entry).toLowerCase().includes(text)) : entries;
 }
 
 /** Return the entries, with equal refusals in a row as one entry with the sum of their counts. */
@@ -126,7 +131,7 @@ export function Audit({ state, mayReadAll, query, ask }) {
   const tenant = query.get("tenant") ?? "";
   const text = query.get("filter") ?? "";
   const { entries, error } = useEntries(ask, minutes, tenant || mayReadAll ? tenant : null);
-  const found = joined((entries ?? []).filter((entry) => JSON.stringify(entry).toLowerCase().includes(text.toLowerCase())));
+  const found = useMemo(() => joined(containing(entries ?? [], text.toLowerCase())), [entries, text]);
   const names = new Set([...(state?.tenants ?? []).map((each) => each.name), ...(tenant ? [tenant] : [])]);
   // People copy the command to a shell, so it has no text of an address that is not a name.
   const command = !tenant ? "fairgate audit export" : TENANT_NAME.test(tenant) ? `kubectl fairgate audit --tenant ${tenant}` : "";
