@@ -7,10 +7,13 @@ A gang is complete while it waits with all its pods, and after its minimum has r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from sortedcontainers import SortedList
 
+from app.core.lifecycle.group_tree import GroupTree
 from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
+from app.core.lifecycle.succeeded_pods import SucceededPods
 from app.core.model import Millis, Phase, Uid
 
 
@@ -21,7 +24,8 @@ class GangReadiness:
     ran. `eviction_reason` is why its released pods are evicted, or an empty string.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, succeeded: SucceededPods) -> None:
+        self._succeeded = succeeded
         self._incomplete_since: SortedList[tuple[Millis, GangKey]] = SortedList()
         self._incomplete: dict[GangKey, Gang] = {}
         """The gangs in `_incomplete_since`: incomplete and not reported."""
@@ -35,6 +39,8 @@ class GangReadiness:
         gang, pod = tracked.gang, tracked.pod
         assert gang is not None
         uid, ended = pod.uid, pod.terminating
+        if ended or not tracked.counts_as_used:
+            _record_loss(gang, uid)
         if tracked.counts_as_used:
             gang.released.add(uid)
         else:
@@ -51,18 +57,20 @@ class GangReadiness:
         return (
             changed
             or (not gang.has_started and gang.incomplete_since is not None)
-            or _has_running_minimum(gang)
+            or _may_start(gang)
         )
 
     def record_pod_gone(self, tracked: PodRecord) -> None:
         """Record that a gang pod is gone. Call it before the gang removes the pod."""
         gang, uid = tracked.gang, tracked.pod.uid
         assert gang is not None
+        _record_loss(gang, uid)
         for those in (gang.terminating, gang.released, gang.running):
             those.discard(uid)
-        works = gang.size > 0 and gang.released_count >= gang.required_of_released
-        if gang.released and not (
-            works or gang.has_started or gang.eviction_reason or uid in gang.succeeded_pods
+        if (
+            gang.released
+            and not (gang.has_started or gang.eviction_reason or uid in gang.succeeded_pods)
+            and not (gang.size > 0 and self._completes_release(gang, gang.released_pods))
         ):
             gang.has_lost_pod = True
             self._lost[gang.key] = gang
@@ -72,24 +80,24 @@ class GangReadiness:
         using = [m for m in gang.pods.values() if m.counts_as_used]
         held = len(gang.pods) - len(using)
         if using and gang.size:
-            gang.min_count_since_release = min(
-                gang.min_count,
-                gang.min_count
-                if gang.min_count_since_release is None
-                else gang.min_count_since_release,
-            )
+            _record_smallest_minimum(gang)
         if not using:
             gang.has_started = gang.has_lost_pod = False
             gang.eviction_reason, gang.min_count_since_release = "", None
+            gang.tree_since_release = None
             self._lost.pop(gang.key, None)
             self.evicting.pop(gang.key, None)
-        elif _has_running_minimum(gang) or _was_running_before(gang):
+        elif _was_running_before(gang) or (
+            _may_start(gang) and self._completes_release(gang, gang.running)
+        ):
             gang.has_started = True
         gang.had_released_pods = False
         if gang.is_elastic and using and not gang.has_started:
-            whole = gang.released_count >= gang.required_of_released
+            whole = self._completes_release(gang, gang.released_pods)
         elif gang.is_elastic:
-            whole = not held or gang.released_count + len(ready) >= gang.required
+            whole = not held or self.completes(
+                gang, gang.released_pods | {m.pod.uid for m in ready}
+            )
         elif using and not gang.has_started:
             whole = not held and gang.present >= gang.required_of_released
         else:
@@ -103,6 +111,26 @@ class GangReadiness:
             self.restart_timeout(gang, min(now, since))
         elif using and not self._reported.get(gang.key, (gang, True))[1]:
             self.restart_timeout(gang, now)  # another actor released a pod of it
+
+    def completes(self, gang: Gang, uids: AbstractSet[Uid]) -> bool:
+        """Return whether these pods of an elastic gang are its minimum."""
+        if gang.group_tree is None:
+            return len(uids) >= gang.required
+        return self._completes_tree(gang, gang.group_tree, uids)
+
+    def _completes_release(self, gang: Gang, uids: AbstractSet[Uid]) -> bool:
+        """Return whether these pods are the minimum, or what it was since the first release."""
+        if gang.group_tree is None:
+            return len(uids) >= gang.required_of_released
+        before = gang.tree_since_release
+        return self._completes_tree(gang, gang.group_tree, uids) or (
+            before is not None and self._completes_tree(gang, before, uids)
+        )
+
+    def _completes_tree(self, gang: Gang, tree: GroupTree, uids: AbstractSet[Uid]) -> bool:
+        present = self._succeeded.count_by_group(gang.key)
+        present.update(gang.pods[uid].pod.gang for uid in uids)
+        return tree.is_completed_by(present)
 
     def start_term(self, now: Millis) -> None:
         """Start a leader term: the time-outs of partially released gangs restart."""
@@ -202,7 +230,20 @@ def _was_running_before(gang: Gang) -> bool:
     return gang.had_released_pods and bool(gang.running) and not begun
 
 
-def _has_running_minimum(gang: Gang) -> bool:
+def _record_loss(gang: Gang, uid: Uid) -> None:
+    if uid in gang.released and uid not in gang.terminating:
+        gang.has_lost_released_pod = True
+
+
+def _record_smallest_minimum(gang: Gang) -> None:
+    least, tree = gang.min_count_since_release, gang.tree_since_release
+    gang.min_count_since_release = gang.min_count if least is None else min(least, gang.min_count)
+    if gang.group_tree is not None and (tree is None or gang.group_tree.min_pods < tree.min_pods):
+        gang.tree_since_release = gang.group_tree
+
+
+def _may_start(gang: Gang) -> bool:
+    """Return whether enough pods run. The pods of a group tree may be of too few groups."""
     return (
         not gang.has_started
         and gang.size > 0

@@ -194,8 +194,11 @@ def _explain_lost(gang: Gang) -> str:
 
 def _explain_late(gang: Gang, timeout: Millis) -> str:
     run = sum(m.counts_as_used for m in gang.members)
+    part = f"only {run} of the {gang.required} pods"
+    if gang.group_tree is not None:
+        part = "too few pods of the pod groups"
     return (
-        f"only {run} of the {gang.required} pods of its gang {gang.name} were released within "
-        f"{timeout // 1000} s, so their place goes to others and the gang waits again as a whole; "
+        f"{part} of its gang {gang.name} were released within {timeout // 1000} s, so their "
+        "place goes to others and the gang waits again as a whole; "
         "check its other pods, or ask a cluster admin to raise gangTimeout in the Policy"
     )

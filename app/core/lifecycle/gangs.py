@@ -16,7 +16,7 @@ The module has more than 500 lines because all its methods change the queues of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.tree_node import UserNode
@@ -27,6 +27,7 @@ from app.core.lifecycle.gang_declarations import (
     reference_of,
 )
 from app.core.lifecycle.gang_readiness import GangReadiness
+from app.core.lifecycle.group_tree import GroupTree
 from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
 from app.core.lifecycle.pod_state import PodState
 from app.core.lifecycle.succeeded_pods import SucceededPods
@@ -45,7 +46,8 @@ class Gangs:
         self.partially_released: dict[Uid, Gang] = {}
         self.deferred: Mapping[GangKey, Millis] = {}
         """Gangs that lost a pod and restart later, with the time of the restart."""
-        self.readiness = GangReadiness()
+        self._succeeded = SucceededPods()
+        self.readiness = GangReadiness(self._succeeded)
         self._known: dict[GangKey, Gang] = {}
         self._usage = usage
         self._equivalence_table = equivalence_table
@@ -53,7 +55,6 @@ class Gangs:
         self._unsettled: dict[GangKey, Gang] = {}
         self._declared = GangDeclarations()
         self._sized_from_group: dict[GangSource, dict[GangKey, Gang]] = {}
-        self._succeeded = SucceededPods()
         self._surplus: dict[GangKey, dict[Uid, PodRecord]] = {}
         """Pods that wait alone because their gang has all its pods without them."""
         self._surplus_gang_of: dict[Uid, GangKey] = {}
@@ -284,8 +285,11 @@ class Gangs:
     def _has_released_minimum(self, gang: Gang) -> bool:
         """Return whether a change concerns one pod of a gang only, because its minimum runs.
 
-        A gang may have thousands of further pods. They are not assessed again for each other.
+        A gang may have thousands of further pods. They are not assessed again for each other. The
+        loss of a released pod may break any group of a tree, so the tree is assessed again.
         """
+        if gang.group_tree is not None and gang.has_lost_released_pod:
+            return False
         return gang.is_elastic and gang.releases_singly and gang.released_count >= gang.required
 
     def _dequeue_unless_single(self, gang: Gang) -> None:
@@ -342,6 +346,7 @@ class Gangs:
         for member in ready:
             member.wait_reason = Wait.GANG_INCOMPLETE
         self._dequeue_extra_pods(gang)
+        gang.has_lost_released_pod = False
         self.readiness.assess(gang, ready, self._usage.now)
         if gang.eviction_reason or gang.conflicting_policy:
             return
@@ -382,12 +387,22 @@ class Gangs:
         present.update(
             m.pod.gang for m in gang.members if m.counts_as_used and not m.pod.terminating
         )
-        by_queue_key = {member.queue_key: member for member in ready}
-        turns: dict[str, list[QueueKey]] = {}
-        for queue_key in sorted(by_queue_key):
-            turns.setdefault(by_queue_key[queue_key].pod.gang, []).append(queue_key)
-        found = gang.group_tree.pods_to_complete(present, turns)
-        return None if found is None else [by_queue_key[queue_key] for queue_key in found]
+        ordered = sorted(ready, key=lambda member: member.queue_key)
+        return _first_of_tree(gang.group_tree, present, ordered)
+
+    def pods_beyond_minimum(self, gang: Gang, ordered: Sequence[PodRecord]) -> list[PodRecord]:
+        """Return the pods that an elastic gang can do without, in this order.
+
+        The first of the pods are its minimum. There are none beyond a minimum that is not complete.
+        """
+        if gang.group_tree is None:
+            return list(ordered[max(gang.min_count, gang.required) :])
+        succeeded = self._succeeded.count_by_group(gang.key)
+        found = _first_of_tree(gang.group_tree, succeeded, ordered)
+        if found is None:
+            return []
+        needed = {tracked.pod.uid for tracked in found}
+        return [tracked for tracked in ordered if tracked.pod.uid not in needed]
 
     def _enqueue_extra_pod(self, gang: Gang, tracked: PodRecord) -> None:
         """Add one further pod of an elastic gang to its queue, in the pool of the gang."""
@@ -500,6 +515,17 @@ def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:
     if len(ready) <= count:
         return ready
     return sorted(ready, key=lambda member: member.queue_key)[:count]
+
+
+def _first_of_tree(
+    tree: GroupTree, present: Mapping[str, int], ordered: Sequence[PodRecord]
+) -> list[PodRecord] | None:
+    """Return the first pods that complete a group tree beside those present; None: too few."""
+    positions: dict[str, list[int]] = {}
+    for position, tracked in enumerate(ordered):
+        positions.setdefault(tracked.pod.gang, []).append(position)
+    found = tree.pods_to_complete(present, positions)
+    return None if found is None else [ordered[position] for position in found]
 
 
 def _extra_pods_layout_of(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.core.fairshare.user_queue import QueueKey
-
 
 @dataclass(frozen=True, slots=True)
 class GroupTree:
@@ -32,13 +30,18 @@ class GroupTree:
         smallest = sorted(child.min_pods for child in self.children)[: self.min_count]
         return sum(smallest) + self.min_count - len(smallest)
 
+    def is_completed_by(self, present: Mapping[str, int]) -> bool:
+        """Return whether this number of pods of each PodGroup completes it."""
+        return self.pods_to_complete(present, {}) == []
+
     def pods_to_complete(
-        self, present: Mapping[str, int], ready: Mapping[str, Sequence[QueueKey]]
-    ) -> list[QueueKey] | None:
+        self, present: Mapping[str, int], ready: Mapping[str, Sequence[int]]
+    ) -> list[int] | None:
         """Return the first ready pods that complete it, beside those that are present.
 
+        `ready` are the positions of the ready pods of each PodGroup in one order, ascending.
         `present` is the number of pods of each PodGroup that need not be released. None: it cannot
-        be completed. Empty: it is complete. Child groups with older pods come first.
+        be completed. Empty: it is complete. Child groups with earlier pods come first.
         """
         if self.children is None:
             count = max(0, self.min_count - present.get(self.name, 0))

@@ -201,7 +201,8 @@ class Gang:
 
     `terminating` are the terminating pods, `released` the released ones, `running` the running
     ones. `min_count_since_release` is the smallest `min_count` since the first release, so a raised
-    minimum evicts no pod.
+    minimum evicts no pod. `tree_since_release` is the group tree with the fewest pods since then.
+    `has_lost_released_pod`: a released pod left since the gang was last settled.
     `has_started`: the minimum ran at the same time. `had_released_pods`: a released pod existed
     when the gang was first observed. `GangReadiness` sets `incomplete_since`, `has_lost_pod` and
     `eviction_reason`.
@@ -224,6 +225,8 @@ class Gang:
     running: set[Uid] = field(default_factory=set)
     succeeded_pods: dict[Uid, frozenset[str]] = field(default_factory=dict)
     min_count_since_release: int | None = None
+    tree_since_release: GroupTree | None = None
+    has_lost_released_pod: bool = False
     has_started: bool = False
     had_released_pods: bool = False
     queue_key: QueueKey | None = None
@@ -283,6 +286,11 @@ class Gang:
         makers = {member.pod.owner for member in self.pods.values()}
         ours = sum(not makers.isdisjoint(owners) for owners in self.succeeded_pods.values())
         return max(0, least - ours % max(1, self.size))
+
+    @property
+    def released_pods(self) -> set[Uid]:
+        """Return the released pods, without terminating pods."""
+        return self.released - self.terminating
 
     @property
     def released_count(self) -> int:

@@ -277,8 +277,14 @@ class VictimCandidates:
     def _is_broken(self, gang: Gang) -> bool:
         """Return whether fewer pods of a gang stay than it needs."""
         pods = [t for t in gang.members if t.allocation is not None]
+        left = [t for t in pods if self.needs_eviction(t)]
+        if gang.is_elastic and gang.group_tree is not None:
+            uids = {t.pod.uid for t in left}
+            return len(left) < len(pods) and not self._registry.gangs.readiness.completes(
+                gang, uids
+            )
         needed = min(len(pods), gang.min_count) if gang.is_elastic else len(pods)
-        return sum(map(self.needs_eviction, pods)) < needed
+        return len(left) < needed
 
     def _surplus_victims(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Iterator[Victim]:
         """Yield the pods that an elastic gang can do without: those released last."""
@@ -286,7 +292,7 @@ class VictimCandidates:
             return
         left = [t for t in gang.members if t.allocation is not None and self.needs_eviction(t)]
         left.sort(key=lambda t: (t.release_id, t.pod.uid))
-        for tracked in left[max(gang.min_count, gang.required) :]:
+        for tracked in self._registry.gangs.pods_beyond_minimum(gang, left):
             yield replace(self._make_victim(leaf, (tracked,), cause), is_extra_pod=True)
 
     def without_taken(self, victim: Victim, taken_before: list[Victim]) -> Victim:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.group_tree import GroupTree
 from app.core.model import Millis, NodeName, Pod, Uid, UnmanagedPod
 from app.core.podspec.pod_groups import SIZE_FROM_GROUP, UNBOUNDED, GangDeclaration
@@ -162,6 +161,73 @@ def test_a_deleted_tree_changes_no_gang() -> None:
     assert lead.going() == []
 
 
+# A tree that needs one of two unlike groups: one pod of group a, or four pods of group b.
+
+ONE = replace(ROOT, min_count=1), replace(A, min_count=1), replace(B, min_count=4)
+
+
+def test_a_tree_whose_groups_all_lost_pods_waits_until_one_is_complete_again() -> None:
+    lead = Lead()
+    lead.hear(*stated(*ONE))
+    lead.see(*of("b", 0, 1, 2, 3))
+    assert lead.released == ["g0", "g1", "g2", "g3"]
+    lead.gone("a/g0", "a/g1")
+    lead.see(*of("b", 5))
+    assert lead.released[4:] == []
+    lead.see(*of("b", 6))
+    assert lead.released[4:] == ["g5", "g6"]
+
+
+def test_further_pods_of_a_tree_that_lost_none_of_its_minimum_start_alone() -> None:
+    lead = Lead(gpus=4)
+    lead.hear(*stated(*ONE))
+    lead.see(*of("a", 0), *of("b", 1, 2))
+    assert lead.released == ["g0", "g1", "g2"]
+    lead.gone("a/g1")
+    lead.see(*of("b", 3))
+    assert lead.released[3:] == ["g3"]
+
+
+def half_released() -> Lead:
+    """Return a leader that released one pod of group b. There is no place for the other three."""
+    lead = Lead(gpus=4)
+    lead.hear(*stated(*ONE))
+    lead.refused = {"g1", "g2", "g3"}
+    lead.see(*of("b", 0, 1, 2, 3))
+    lead.room(1)
+    return lead
+
+
+def test_half_of_a_group_gives_its_place_back_although_another_group_needs_less() -> None:
+    lead = half_released()
+    assert lead.released == ["g0", "g1", "g2", "g3"]
+    assert not lead.pods[Uid("a/g0")].gates
+    lead.wait(3_600_000)
+    assert lead.going() == ["g0"]
+    assert "too few pods of the pod groups of its gang" in lead.expelled[0].why
+
+
+def test_a_part_of_a_tree_restarts_although_another_group_needs_less() -> None:
+    lead = Lead()
+    lead.runs = False
+    lead.hear(*stated(*ONE))
+    lead.see(*of("b", 0, 1, 2, 3, restart_gang=True))
+    lead.finish("a/g0", failed=True)
+    lead.gone("a/g0")
+    assert lead.going() == ["g1", "g2", "g3"]
+
+
+@pytest.mark.parametrize("change", [replace(B, min_count=5), ROOT])
+def test_a_larger_tree_evicts_no_released_pod(change: GangDeclaration) -> None:
+    lead = Lead()
+    lead.runs = False
+    lead.hear(*stated(*ONE))
+    lead.see(*of("b", 0, 1, 2, 3))
+    lead.hear(*stated(change))
+    lead.wait(3_600_000)
+    assert lead.going() == []
+
+
 # Preemption policies, which groups have only behind a feature gate.
 
 
@@ -202,23 +268,19 @@ NESTED = GroupTree(
 )
 
 
-def keys(*ages: int) -> list[QueueKey]:
-    return [QueueKey(0, Millis(age), Uid(str(age))) for age in ages]
-
-
 @pytest.mark.parametrize(
     ("present", "ready", "expected"),
     [
-        ({}, {"a": keys(1, 2, 3), "b": keys(9)}, keys(1, 2, 9)),
-        ({}, {"a": keys(1, 2), "c": keys(3, 4, 5)}, None),
-        ({}, {"a": keys(5, 6), "b": keys(7), "c": keys(1, 2, 3, 4)}, keys(1, 2, 3, 4)),
-        ({"a": 1}, {"a": keys(1, 2), "b": keys(9)}, keys(1, 9)),
-        ({"a": 2, "b": 1}, {"c": keys(1, 2, 3, 4)}, []),
+        ({}, {"a": [1, 2, 3], "b": [9]}, [1, 2, 9]),
+        ({}, {"a": [1, 2], "c": [3, 4, 5]}, None),
+        ({}, {"a": [5, 6], "b": [7], "c": [1, 2, 3, 4]}, [1, 2, 3, 4]),
+        ({"a": 1}, {"a": [1, 2], "b": [9]}, [1, 9]),
+        ({"a": 2, "b": 1}, {"c": [1, 2, 3, 4]}, []),
         ({"c": 5}, {}, []),
     ],
 )
 def test_the_oldest_pods_that_complete_a_tree_start(
-    present: dict[str, int], ready: dict[str, list[QueueKey]], expected: list[QueueKey] | None
+    present: dict[str, int], ready: dict[str, list[int]], expected: list[int] | None
 ) -> None:
     assert NESTED.pods_to_complete(present, ready) == expected
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.core import events as ev
 from app.core.effects import Effect, EvictForReclaim
 from app.core.model import (
     DEFAULT_POOL,
@@ -17,6 +18,7 @@ from app.core.model import (
     TenantName,
     UserName,
 )
+from app.core.podspec.pod_groups import SIZE_FROM_GROUP, UNBOUNDED, GangDeclaration
 from app.core.policy import Policy, Reclaim, WithinQueue
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import VirtualCluster, held_pod
@@ -119,3 +121,23 @@ def test_own_further_pod_of_lower_priority_is_evicted_before_the_minimum() -> No
     world.pods(*elastic(4, 2))
     world.pods(replace(held_pod("urgent", "b"), priority=9))
     assert world.evicted[-1] == ["g3"]
+
+
+def test_reclaim_takes_no_part_of_the_only_complete_group_of_a_tree() -> None:
+    """The tree needs one pod of group p, or three pods of group q. Pods of q run."""
+    world = World(5, 3)
+    leaf = GangDeclaration("b", "", UNBOUNDED, parent="t")
+    for group in (
+        GangDeclaration("b", "compositepodgroup/t", UNBOUNDED, min_count=1),
+        replace(leaf, name="podgroup/p", min_count=1),
+        replace(leaf, name="podgroup/q", min_count=3),
+    ):
+        world.engine.handle(ev.GroupObserved(world.now, group))
+    pods = [held_pod(f"g{n}", "b") for n in range(5)]
+    world.pods(*(replace(p, gang="podgroup/q", gang_size=SIZE_FROM_GROUP) for p in pods))
+    world.pods(*owed(1))
+    assert world.evicted[-1] == ["g4"]
+    world.pods(*owed(1, "y"))
+    assert world.evicted[-1] == ["g3"]
+    world.pods(*owed(1, "z"))
+    assert sorted(world.evicted[-1]) == ["g0", "g1", "g2"]
