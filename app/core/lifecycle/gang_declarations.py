@@ -53,14 +53,13 @@ class GangNumbers:
 class DeclarationChange(NamedTuple):
     """The effect of a declaration.
 
-    `before`, `owner`: the objects that owned the gangs of its pods before, and that own them now.
-    `regroups`: the pods of the gangs of `before` may belong to other gangs now.
+    `before`, `owner`: the objects that owned the gangs of its pods before, and that owns them now.
+    The pods of the gangs of `before` may belong to other gangs now.
     """
 
-    before: GangSource
+    before: tuple[GangSource, ...]
     owner: GangSource
     changed: bool
-    regroups: bool
 
 
 class GangDeclarations:
@@ -68,6 +67,8 @@ class GangDeclarations:
 
     def __init__(self) -> None:
         self._declarations: dict[GangSource, GangDeclaration] = {}
+        self._dropped_below: dict[GangSource, dict[GangSource, None]] = {}
+        """Deleted child groups whose pods are still in the gang of this object."""
         self._released_singly: set[GangSource] = set()
         """Groups whose pods are released one by one. There may be one for each Job."""
         self._children: dict[GangSource, dict[GangSource, None]] = {}
@@ -92,14 +93,33 @@ class GangDeclarations:
                 self._children.setdefault(_parent(group), {})[source] = None
         changed = before != group if not group.is_released_singly else not was_apart
         now = self.owner_of(source)
+        dropped = self._recall_dropped(source) if before is None else []
+        left = tuple(each for each in dropped if each not in (now, owner))
         regroups = (
             owner != now or was_apart != group.is_released_singly or _names(before) != _names(group)
         )
-        return DeclarationChange(owner, now, changed, regroups)
+        return DeclarationChange((owner, *left) if regroups else left, now, changed)
 
-    def drop_declaration(self, source: GangSource) -> None:
-        """Record that an object was deleted."""
+    def drop_declaration(self, source: GangSource) -> GangSource:
+        """Record that an object was deleted. Return the owner of the gang that keeps its pods."""
+        owner = self.owner_of(source)
+        if owner != source:
+            self._dropped_below.setdefault(owner, {})[source] = None
         self._remove(source)
+        return owner
+
+    def forget_owner(self, owner: GangSource) -> None:
+        """Record that the gangs of an object have no pods any more."""
+        self._dropped_below.pop(owner, None)
+
+    def _recall_dropped(self, source: GangSource) -> list[GangSource]:
+        """Return, once, the objects that owned the gangs of the pods of a deleted group."""
+        owners = [owner for owner, groups in self._dropped_below.items() if source in groups]
+        for owner in owners:
+            del self._dropped_below[owner][source]
+            if not self._dropped_below[owner]:
+                del self._dropped_below[owner]
+        return owners
 
     def add_unmanaged_pod(self, uid: Uid, source: GangSource) -> bool:
         """Record a pod of a PodGroup that is not managed. Return whether it is new."""

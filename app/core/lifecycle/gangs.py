@@ -65,14 +65,17 @@ class Gangs:
     def record_declaration(self, group: GangDeclaration) -> None:
         """Record the numbers that an object states. They apply at once, and evict no pod."""
         change = self._declared.record_declaration(group)
-        if change.regroups:
-            self._regroup(change.before)
+        for owner in change.before:
+            self._regroup(owner)
         if change.changed:
             self._apply_all(change.owner)
 
     def drop_declaration(self, namespace: str, name: str) -> None:
         """Record that the object of a gang was deleted."""
-        self._declared.drop_declaration(GangSource(namespace, name))
+        source = GangSource(namespace, name)
+        owner = self._declared.drop_declaration(source)
+        if owner not in self._sized_from_group:
+            self._declared.forget_owner(owner)
 
     def observe_unmanaged_pod(self, pod: UnmanagedPod) -> None:
         """Count a pod that Fairgate does not hold in its PodGroup."""
@@ -508,6 +511,7 @@ class Gangs:
             asking.pop(key, None)
             if not asking:
                 del self._sized_from_group[gang.source]
+                self._declared.forget_owner(gang.source)
 
 
 def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:

@@ -228,6 +228,34 @@ def test_a_larger_tree_evicts_no_released_pod(change: GangDeclaration) -> None:
     assert lead.going() == []
 
 
+# A child group that is deleted and created again.
+
+
+@pytest.mark.parametrize("parent", ["", "u"])
+@pytest.mark.parametrize("later", [(), (7,)])
+def test_held_pods_of_a_group_that_is_created_again_elsewhere_follow_it(
+    parent: str, later: tuple[int, ...]
+) -> None:
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, replace(ROOT, name="compositepodgroup/u", min_count=1)))
+    lead.see(*of("a", 0, 1))
+    lead.hear(ev.GroupGone(AT, "a", A.name))
+    lead.see(*of("a", *later))
+    lead.hear(*stated(replace(A, parent=parent)))
+    assert sorted(lead.released[:2]) == ["g0", "g1"]
+    assert len(lead.released) == 2 + len(later)
+
+
+def test_running_pods_of_a_group_that_is_created_again_are_not_evicted() -> None:
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("a", 0, 1), *of("b", 2, 3, 4))
+    lead.hear(ev.GroupGone(AT, "a", A.name), *stated(A))
+    lead.hear(ev.GroupGone(AT, "a", A.name), *stated(replace(A, parent="")))
+    lead.wait(3_600_000)
+    assert lead.going() == []
+
+
 # Preemption policies, which groups have only behind a feature gate.
 
 
