@@ -58,6 +58,9 @@ class Gangs:
         self._surplus: dict[GangKey, dict[Uid, PodRecord]] = {}
         """Pods that wait alone because their gang has all its pods without them."""
         self._surplus_gang_of: dict[Uid, GangKey] = {}
+        self._single_pods: dict[GangSource, dict[Uid, PodRecord]] = {}
+        """The pods of groups that release each pod alone. Such a group may become a gang."""
+        self._single_pod_source: dict[Uid, GangSource] = {}
         self._moved: list[PodRecord] = []
         self._new_extra_pods: dict[Uid, PodRecord] = {}
         """Members that begin to wait alone at the next `settle`."""
@@ -67,6 +70,8 @@ class Gangs:
         change = self._declared.record_declaration(group)
         for owner in change.before:
             self._regroup(owner)
+        if not group.is_released_singly:
+            self._gather_single_pods(GangSource(group.namespace, group.name))
         if change.changed:
             self._apply_all(change.owner)
 
@@ -94,7 +99,10 @@ class Gangs:
         A held pod beyond the size is not added for now.
         """
         pod = tracked.pod
+        self._forget_single_pod(pod.uid)
         if self.is_released_singly(pod):
+            source = self._single_pod_source[pod.uid] = reference_of(pod).source
+            self._single_pods.setdefault(source, {})[pod.uid] = tracked
             return
         key = self._key(pod)
         if (before := self._surplus_gang_of.get(pod.uid)) is not None:
@@ -179,6 +187,22 @@ class Gangs:
         for tracked in released:
             self.add_pod(tracked)
 
+    def _gather_single_pods(self, source: GangSource) -> None:
+        """Form a gang of the pods that an object let be released alone before."""
+        for uid, tracked in list(self._single_pods.get(source, {}).items()):
+            self._forget_single_pod(uid)
+            if tracked.counts_as_used:
+                self.add_pod(tracked)
+            else:
+                self._moved.append(tracked)
+
+    def _forget_single_pod(self, uid: Uid) -> None:
+        source = self._single_pod_source.pop(uid, None)
+        if source is not None:
+            del self._single_pods[source][uid]
+            if not self._single_pods[source]:
+                del self._single_pods[source]
+
     def _add_surplus_pod(self, gang: Gang, tracked: PodRecord) -> None:
         self._surplus.setdefault(gang.key, {})[tracked.pod.uid] = tracked
         self._surplus_gang_of[tracked.pod.uid] = gang.key
@@ -231,6 +255,7 @@ class Gangs:
     def remove_member(self, tracked: PodRecord) -> None:
         """Remove a deleted pod from its gang."""
         gang = tracked.gang
+        self._forget_single_pod(tracked.pod.uid)
         if gang is None:
             if (key := self._surplus_gang_of.get(tracked.pod.uid)) is not None:
                 self._drop_surplus_pod(key, tracked.pod.uid)

@@ -256,6 +256,23 @@ def test_running_pods_of_a_group_that_is_created_again_are_not_evicted() -> None
     assert lead.going() == []
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_the_pods_of_a_basic_group_count_when_it_becomes_a_gang(deleted: bool) -> None:
+    basic = GangDeclaration("a", "podgroup/b", 1, is_released_singly=True)
+    lead = Lead(gpus=1)
+    lead.hear(*stated(basic))
+    lead.see(*of("b", 0), *of("b", 1))
+    assert lead.released == ["g0"]
+    if deleted:
+        lead.hear(ev.GroupGone(AT, "a", basic.name))
+    lead.hear(*stated(replace(B, parent="")))
+    lead.room(8)
+    assert lead.released == ["g0"]
+    assert "2 of 3 pods are there" in lead.text(lead.pods[Uid("a/g1")])
+    lead.see(*of("b", 2))
+    assert sorted(lead.released) == ["g0", "g1", "g2"]
+
+
 # Preemption policies, which groups have only behind a feature gate.
 
 
