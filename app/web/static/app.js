@@ -185,7 +185,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> <span class="label">Fairgate</span></p>
-      <${Guarded} instead=${html`<${Light} kind="lost">Fault<//>`}><${Status} news=${news} pause=${pause} isSignedIn=${isSignedIn} /><//>
+      <${Status} news=${news} pause=${pause} isSignedIn=${isSignedIn} />
       ${isSignedIn ? html`<${Guarded}><${SearchBox} ask=${ask} caller=${session.caller} /><//>` : null}
       <div class="person">
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
@@ -193,7 +193,7 @@ function App() {
       </div>
       ${isSignedIn ? html`<${Guarded}><${Navigation} here=${here} news=${news} /><//>` : null}
     </header>
-    ${isSignedIn ? html`<${Guarded}><${Banner} news=${news} pause=${pause} /><//>` : null}
+    ${isSignedIn ? html`<${Banner} news=${news} pause=${pause} />` : null}
     <main id="main" tabindex="-1">
       ${session === null ? html`<p class="note" role="status">Connecting …</p>` : null}
       ${session !== null && !isSignedIn ? html`<${SignIn} begin=${begin} why=${why} />` : null}
@@ -204,13 +204,8 @@ function App() {
   `;
 }
 
-/** Return the title of the page. It has no guard, so it does not throw. */
 function titleOf(here, news) {
-  try {
-    return `${nameOf(here, viewOf(here, news))} · Fairgate`;
-  } catch {
-    return "Fairgate";
-  }
+  return readOr("Fairgate", () => `${nameOf(here, viewOf(here, news))} · Fairgate`);
 }
 
 function nameOf(here, view) {
@@ -223,8 +218,26 @@ function nameOf(here, view) {
   return VIEWS.find(([each]) => each === view)?.[1] ?? "No such view";
 }
 
+/**
+ * Return what `read` returns, or `instead` if it throws. In place of Guarded where an old text must not stay:
+ * Preact leaves the elements of a part that throws.
+ */
+function readOr(instead, read) {
+  try {
+    return read();
+  } catch (error) {
+    console.error(error);
+    return instead;
+  }
+}
+
 /** Health at a glance. It is not green while no pod can be released. */
 function Status({ news, pause, isSignedIn }) {
+  const [kind, text] = readOr(["lost", "Fault"], () => healthOf(news, pause, isSignedIn));
+  return html`<p class="status" role="status" data-kind=${kind}>${text}</p>`;
+}
+
+function healthOf(news, pause, isSignedIn) {
   const { link, state, unread } = news;
   let [kind, text] = ["off", "Signed out"];
   if (isSignedIn && link === "live" && unread) [kind, text] = ["lost", "Fault"];
@@ -236,15 +249,20 @@ function Status({ news, pause, isSignedIn }) {
   else if (isSignedIn && state?.problems.length) [kind, text] = ["lost", "Fault"];
   else if (isSignedIn && state?.mode === "Observe") [kind, text] = ["waiting", "Observing"];
   else if (isSignedIn) [kind, text] = ["live", "Live"];
-  return html`<${Light} kind=${kind}>${text}<//>`;
+  return [kind, text];
 }
 
-function Light({ kind, children }) {
-  return html`<p class="status" role="status" data-kind=${kind}>${children}</p>`;
-}
+const UNEXPECTED = ["UnexpectedData", "The page met data that it does not expect, so what it shows may be old. Reload the page."];
 
 /** `pause`: why no pod can be released, for callers without the right to the stream. */
 function Banner({ news, pause }) {
+  const rows = readOr([UNEXPECTED], () => messagesOf(news, pause));
+  // One live region that stays, so that a message is announced once.
+  return html`<div class="banner" role="alert">${rows.map(([code, text]) => html`<p key=${text.slice(0, 60)} class=${code === "Observe" ? "observe" : "problem"}><${Term} name=${code}>${text} <//></p>`)}</div>`;
+}
+
+/** Return the codes and texts of the faults and of mode Observe. */
+function messagesOf(news, pause) {
   const { link, why, heard, state, unread } = news;
   const rows = [];
   if (link === "lost") {
@@ -254,7 +272,7 @@ function Banner({ news, pause }) {
     const code = Object.keys(PAUSES).find((each) => pause.startsWith(PAUSES[each]));
     if (code) rows.push([code, visible(pause)]);
   } else {
-    if (unread) rows.push(["UnexpectedData", "The page met data that it does not expect, so what it shows may be old. Reload the page."]);
+    if (unread) rows.push(UNEXPECTED);
     for (const problem of state?.problems ?? []) {
       // The text stays the same while the fault lasts, so that it is announced once.
       const since = problem.since ? ` Since ${moment(new Date(problem.since))}.` : "";
@@ -262,8 +280,7 @@ function Banner({ news, pause }) {
     }
     if (state?.mode === "Observe") rows.push(["Observe", "Observe mode: Fairgate holds no new pod and evicts no pod. It counts and reports."]);
   }
-  // One live region that stays, so that a message is announced once.
-  return html`<div class="banner" role="alert">${rows.map(([code, text]) => html`<p key=${text.slice(0, 60)} class=${code === "Observe" ? "observe" : "problem"}><${Term} name=${code}>${text} <//></p>`)}</div>`;
+  return rows;
 }
 
 /** Links to the views, without those that the caller's rights leave empty. */

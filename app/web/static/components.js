@@ -81,15 +81,15 @@ export function Empty({ children, command }) {
   return html`<p class="note">${children}${command ? html` <code>${command}</code>` : null}</p>`;
 }
 
-/** Draws its content. While that throws, `instead` or a sentence. It tries again when its parent is drawn again. */
-export function Guarded({ children, instead }) {
+/** Draws its content, or a sentence while that throws. It tries again when its parent is drawn again. */
+export function Guarded({ children }) {
   const failed = useRef(null);
   const [error] = useErrorBoundary((thrown) => {
     failed.current = children;
     console.error(thrown);
   });
   if (!error || failed.current !== children) return children;
-  return instead ?? html`<p class="problem">This part cannot be shown: the page met data that it does not expect.</p>`;
+  return html`<p class="problem">This part cannot be shown: the page met data that it does not expect.</p>`;
 }
 
 /** Return the right that a refusal of the API names: "get stream.fairgate.io". */
