@@ -102,8 +102,8 @@ function asEnded(error) {
 }
 
 /**
- * Yield {name, data} of each event in a stream. Call `heard` after each read. Throws Ended. A large event
- * has many chunks, of which each is searched once.
+ * Yield {name, data} of each event in a stream. Call `heard` after each read. Throws Ended. It searches
+ * each chunk of a large event once.
  */
 async function* events(body, heard) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

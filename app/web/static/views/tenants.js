@@ -19,7 +19,7 @@ const SORTS = {
   distance: (row) => (row.part ? row.part.used - row.part.owed : 0),
 };
 
-/** Return the names of the tenants whose parents lead into a circle. Fairgate counts each at the top. */
+/** Return the names of tenants in or below a circle of parents. Fairgate counts each at the top. */
 export function inCircles(tenants) {
   const parents = new Map(tenants.map((tenant) => [tenant.name, tenant.parent]));
   const isInCircle = (name) => {
