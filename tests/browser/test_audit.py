@@ -19,6 +19,7 @@ from tests.fakes.fake_api_cluster import (
     busy,
     record_releases,
     served,
+    tenant,
 )
 
 
@@ -112,6 +113,38 @@ def test_an_entry_that_is_written_later_than_its_time_is_shown(
     page.clock.fast_forward(10_000)
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("late")
+
+
+def test_new_entries_are_shown_in_a_browser_whose_clock_is_ahead(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    town.rights.granted |= {("get", "audit")}
+    record(town, EntryType.CHANGED, {"kind": "Tenant", "name": "first"})
+    page = live(opens, place, "audit", now=NOW + 900_000)
+    expect(page.get_by_role("table", name="Audit entries")).to_contain_text("first")
+
+
+COUNT = """() => {
+    const real = JSON.stringify;
+    window.counted = 0;
+    JSON.stringify = (value, ...rest) => {
+        if (value?.deed || value?.facts) window.counted += 1;
+        return real(value, ...rest);
+    };
+}"""
+
+
+def test_entries_are_not_searched_at_each_drawing(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
+    record(town, EntryType.CHANGED, {"kind": "Tenant", "name": "first"})
+    page, rows = audit_rows(opens, town, place)
+    expect(rows).to_have_count(1)
+    page.evaluate(COUNT)
+    place.deliver(tenant("drawn-again"))
+    option = page.get_by_label("Tenant").locator("option", has_text="drawn-again")
+    expect(option).to_have_count(1)
+    assert page.evaluate("window.counted") == 0
 
 
 # --- filters ---

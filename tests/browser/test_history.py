@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from urllib.parse import parse_qs
 
 import pytest
@@ -41,7 +41,8 @@ def period(page: Page) -> list[float]:
     return [(NOW / 1000 - time.timestamp()) / 60 for time in times]
 
 
-def pass_minute(page: Page) -> None:
+def pass_minute(page: Page, place: Served) -> None:
+    place.cluster.now = Millis(NOW + 60_000)
     page.clock.set_fixed_time(NOW / 1000 + 60)
     page.clock.fast_forward(60_000)
 
@@ -101,7 +102,7 @@ def test_keyboard_selection_keeps_its_time_after_new_data(opens: Opens, place: S
     left = chart.locator(".u-select").evaluate("box => box.offsetLeft")
     to = page.get_by_label("To", exact=True)
     before = to.input_value()
-    pass_minute(page)
+    pass_minute(page, place)
     expect(to).not_to_have_value(before)
     expect(words).to_have_text(selected)
     drawn = "document.querySelector('.chart .u-select')"
@@ -121,7 +122,7 @@ def test_new_data_does_not_end_a_drag(opens: Opens, place: Served) -> None:
     page.mouse.move(area["x"] + area["width"] / 3, middle, steps=4)
     to = page.get_by_label("To", exact=True)
     before = to.input_value()
-    pass_minute(page)
+    pass_minute(page, place)
     expect(to).not_to_have_value(before)
     page.mouse.move(area["x"] + area["width"] / 2, middle, steps=4)
     page.mouse.up()
@@ -136,7 +137,7 @@ def test_only_a_time_until_now_is_read_again(
     page = history(opens, place, query)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    pass_minute(page)
+    pass_minute(page, place)
     page.clock.fast_forward(1_000)
     page.evaluate("() => fetch('/v1/me')")  # a later request than those of the minute
     assert len([url for url in asked if "/v1/releases" in url]) == again
@@ -204,3 +205,19 @@ def test_history_until_the_last_possible_date_is_usable(opens: Opens, place: Ser
     expect(page.get_by_label("To", exact=True)).to_have_value("")
     page.get_by_role("button", name="1 hour").click()
     expect(page.locator(".chart canvas").first).to_be_visible()
+
+
+def test_a_clock_that_is_ahead_draws_no_time_after_now(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "history", now=NOW + 600_000, timezone_id="UTC")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    end = datetime.fromtimestamp(NOW / 1000, UTC).strftime("%Y-%m-%dT%H:%M")
+    expect(page.get_by_label("To", exact=True)).to_have_value(end)
+
+
+def test_history_is_read_again_after_a_change_of_rights(opens: Opens, place: Served) -> None:
+    page = history(opens, place)
+    with page.expect_request(
+        lambda request: "/v1/usage" in request.url and "tenant=vision" in request.url
+    ):
+        place.cluster.rights.granted -= {("get", "tenants/queue"), ("list", "tenants")}
+        place.cluster.rights.granted |= {("get", "tenants/queue/vision")}

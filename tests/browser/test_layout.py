@@ -8,9 +8,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from app.core.model import Quota
+from app.core.model import Millis, Quota
 from tests.browser.conftest import Opens
-from tests.browser.signed_in import LED, QUICK, TEAMS, USERS, go, large, live
+from tests.browser.signed_in import LED, QUICK, TEAMS, USERS, go, large, live, sign_in
 from tests.fakes.fake_api_cluster import (
     GPU,
     NOW,
@@ -283,5 +283,7 @@ def test_no_view_has_a_serious_violation_of_accessibility(
 
 
 def test_times_follow_the_language_of_the_browser(opens: Opens, place: Served) -> None:
-    page = live(opens, place, locale="de-DE", now=NOW + 9_000_000)
+    place.cluster.now = Millis(NOW + 9_000_000)
+    page = opens(place, locale="de-DE")
+    sign_in(page)
     expect(page.locator(".tile", has_text="Longest wait")).to_contain_text("2,5 h")

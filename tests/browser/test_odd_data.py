@@ -22,6 +22,7 @@ from tests.fakes.fake_api_cluster import (
     ApiCluster,
     Served,
     busy,
+    held,
     runs,
     served,
     tenant,
@@ -109,6 +110,26 @@ def test_devices_are_text_with_a_unit_if_not_all_are_gpus(opens: Opens, place: S
     assert page.evaluate(run, {"nvidia.com/gpu": "8", "amd.com/gpu": "2"}) == ["10 GPUs", "10"]
     slices = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "4"}
     assert page.evaluate(run, slices) == ["4 mig-1g.5gb"] * 2
+
+
+# --- parents ---
+
+
+def test_tenants_whose_parents_form_a_circle_are_shown(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    waiting = page.locator(".tile", has_text="Waiting")
+    expect(waiting).to_contain_text("90 pods")
+    place.deliver(
+        tenant("loop-a", parent="loop-b"),
+        tenant("loop-b", parent="loop-a"),
+        held("circular", "loop-a", ALICE),
+    )
+    for name in ("loop-a", "loop-b"):
+        row = page.locator(f"tr[data-name={name}]")
+        expect(row).to_contain_text("its parents form a circle")
+    expect(waiting).to_contain_text("91 pods")
+    go(page, "tenants/loop-a")
+    expect(page.get_by_role("heading", name="loop-a", exact=True)).to_be_visible()
 
 
 # --- addresses ---

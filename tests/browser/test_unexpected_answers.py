@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
 from tests.browser.tapped_stream import push, tapped
@@ -131,6 +133,76 @@ def test_slash_does_not_leave_the_drawer(opens: Opens, place: Served) -> None:
     expect(heading).to_be_focused()
     page.keyboard.press("/")
     expect(heading).to_be_focused()
+
+
+@pytest.mark.parametrize("ahead", [-3600, 900])
+def test_waits_do_not_depend_on_the_clock_of_the_browser(
+    opens: Opens, place: Served, ahead: int
+) -> None:
+    place.cluster.now = Millis(NOW + 1_800_000)
+    place.cluster.leader_message = LeaderStateMessage(place.cluster.now, 3, 0.5)
+    page = live(opens, place, "queues", now=NOW + 1000 * (1800 + ahead), locale="en-GB")
+    expect(page.locator("#queue-rows td[data-label=Waits]").first).to_have_text("30 min")
+
+
+def test_the_stream_begins_again_when_the_right_is_given(opens: Opens, place: Served) -> None:
+    page = live(opens, place, now=NOW)
+    place.cluster.rights.granted.discard(("get", "stream"))
+    expect(page.get_by_role("status").first).to_have_text("My work only")
+    place.cluster.rights.granted.add(("get", "stream"))
+    page.clock.fast_forward(75_000)
+    expect(page.get_by_role("status").first).to_have_text("Live")
+
+
+LISTENERS = """async () => {
+    const { listen } = await import("/static/stream.js");
+    let left = 0;
+    for (const [name, change] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+        const real = EventTarget.prototype[name];
+        EventTarget.prototype[name] = function (kind, ...rest) {
+            if (kind === "abort") left += change;
+            return real.call(this, kind, ...rest);
+        };
+    }
+    const wait = window.setTimeout;
+    window.setTimeout = (end) => wait(end, 1);
+    window.fetch = async () => { throw new TypeError("no network"); };
+    let lost = 0;
+    await new Promise((done) => listen("t", () => (lost += 1) === 20 && done()));
+    return left;
+}"""
+
+
+def test_failed_attempts_leave_no_listeners(opens: Opens, place: Served) -> None:
+    assert opens(place).evaluate(LISTENERS) <= 2
+
+
+CHUNKS = """async () => {
+    const { listen } = await import("/static/stream.js");
+    const text = `event: a\\ndata: "${"x".repeat(3000)}"\\n\\nevent: b\\ndata: 2\\n\\n`;
+    const bytes = new TextEncoder().encode(text);
+    let at = 0;
+    const pull = (stream) => at < bytes.length && stream.enqueue(bytes.slice(at, ++at));
+    window.fetch = async () => new Response(new ReadableStream({ pull }));
+    let searched = 0;
+    const split = String.prototype.split;
+    String.prototype.split = function (by, ...rest) {
+        if (by === "\\n\\n") searched += this.length;
+        return split.call(this, by, ...rest);
+    };
+    const names = [];
+    await new Promise((done) => {
+        listen("t", (item) => {
+            if (item.kind === "event") names.push(item.name);
+            if (names.length === 2) done();
+        });
+    });
+    return [names, searched <= 2 * bytes.length];
+}"""
+
+
+def test_a_large_event_in_small_chunks_is_searched_once(opens: Opens, place: Served) -> None:
+    assert opens(place).evaluate(CHUNKS) == [["a", "b"], True]
 
 
 def test_waits_grow_if_nothing_changes(opens: Opens, place: Served) -> None:
