@@ -13,8 +13,8 @@ from itertools import count
 from typing import NamedTuple, final
 from weakref import WeakValueDictionary
 
-_WHOLE = re.compile(r"[+-]?0*\d{1,19}", re.ASCII)
-_PLAIN = re.compile(r"0|-?[1-9]\d{0,18}", re.ASCII)
+_WHOLE = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
+_PLAIN = re.compile(r"(-?)(0|[1-9]\d{0,18})(?<!-0)", re.ASCII)
 _LONGEST = 1 << 63
 
 EXCLUDING_EFFECTS = frozenset(("NoSchedule", "NoExecute"))
@@ -307,7 +307,8 @@ def parse_whole_number(text: str) -> int | None:
 
 def _number(grammar: re.Pattern[str], text: str) -> int | None:
     """Return a whole number of 64 bits. None for any other text."""
-    if not grammar.fullmatch(text):
+    found = grammar.fullmatch(text)
+    if found is None:
         return None
-    value = int(text)
+    value = int(found[1] + found[2])  # Python reads no number with thousands of zeros
     return value if -_LONGEST <= value < _LONGEST else None

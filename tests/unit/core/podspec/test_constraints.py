@@ -40,6 +40,8 @@ LABELS = {"zone": "a", "cores": "64", "empty": "", "odd": "1_0"}
         ("cores", "Gt", ("64",), False),
         ("cores", "Gt", ("-1",), True),
         ("cores", "Gt", ("0" * 30 + "63",), True),
+        ("cores", "Gt", ("-" + "0" * 5000 + "1",), True),
+        ("cores", "Gt", ("1" * 5000,), False),
         ("cores", "Lt", ("+" + "0" * 30 + "64",), False),
         ("cores", "Lt", ("65",), True),
         ("cores", "Lt", ("9",), False),  # compared as numbers, not as text
