@@ -64,7 +64,7 @@ class DeviceCapacity:
         """Add or replace a node, as observed. Return it completed by its devices."""
         if self.inventory.node(node.name) != node:
             self._nodes_to_recheck[node.name] = None
-            self.inventory.put_node(node)
+        self.inventory.put_node(node)  # also an equal one: readiness taints are not compared
         return self.with_slice_devices(node)
 
     def drop_node(self, name: NodeName) -> None:
@@ -227,8 +227,10 @@ class DeviceCapacity:
         left: dict[PoolKey, dict[tuple[str, str], int]] = {}
         found = []
         for each in devices:
+            if each.device.is_shared and not self._has_share(each, shares):
+                continue
             if self.count_claims(each.id):
-                if each.device.is_shared and self._has_share(each, shares):
+                if each.device.is_shared:
                     found.append(each)
                 continue
             if each.device.uses:

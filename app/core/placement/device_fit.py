@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from app.core.model import Node, NodeName, Resource
@@ -152,6 +152,7 @@ class DeviceFit:
         If all devices of the resource match, the free amount of the node decides. So most requests
         close no node, and equal nodes stay equal. The amount does not tell which partitions are
         free, and what is left of a shared device: there are more partitions than the node offers.
+        But if the amount keeps the claim away, the node stays open, because a reclaim may free it.
         """
         offered = self._capacity.offered_amount(ask, node)
         if offered == 0 and not ask.is_admin:  # admin access has no amount that keeps it away
@@ -164,8 +165,18 @@ class DeviceFit:
             return bool(matching) and len(free) == len(matching)
         if len(free) >= ask.count:
             return True
+        if offered is None or len(matching) < offered:
+            return False
         has_parts = any(each.device.uses or each.device.limits for each in matching)
-        return offered is not None and len(matching) >= offered and not has_parts
+        return not has_parts or offered - self._count_held(ask, node) < ask.count
+
+    def _count_held(self, ask: DeviceAsk, node: Node) -> int:
+        """Return how many devices of a class are in use on a node, as its amounts count them."""
+        held = 0
+        for each in self._capacity.matching_devices(replace(ask, selectors=()), node):
+            claims = self._capacity.count_claims(each.id)
+            held += claims if each.device.is_shared else min(claims, 1)
+        return held
 
 
 MOST_CLAUSES = 2

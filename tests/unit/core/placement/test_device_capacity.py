@@ -8,7 +8,12 @@ import pytest
 
 from app.core.model import Amounts, Node, NodeName, Resource
 from app.core.placement.device_capacity import DeviceCapacity
-from app.core.podspec.constraints import NodeSelectorRequirement, NodeSelectorTerm, Toleration
+from app.core.podspec.constraints import (
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Taint,
+    Toleration,
+)
 from app.core.podspec.devices import CounterUse, Device, NodeReach, ResourceSlice, ShareLimit
 from app.core.podspec.resource_claims import MOST_DEVICES, Classes, DeviceAsk, DeviceClass
 from app.core.quantities import CPU, ManagedResources
@@ -55,6 +60,17 @@ class Shelf:
 
     def changed(self) -> dict[NodeName, Amounts]:
         return {each.name: each.allocatable for each in self.capacity.drain_changed_nodes()}
+
+
+def test_a_node_keeps_no_readiness_taint_of_the_past() -> None:
+    """Nodes are equal with and without these taints, which come and go a moment later."""
+    shelf, sick = Shelf(), Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+    for ready, taints in ((False, (sick,)), (True, (sick,)), (True, ())):
+        shelf.capacity.put_node(replace(node(N1, ready=ready), readiness_taints=taints))
+    shelf.publish(published("n1", *gpus(1)))
+    shelf.classes.store_class(GPUS)
+    found = {each.name: each.readiness_taints for each in shelf.capacity.drain_changed_nodes()}
+    assert found[N1] == ()
 
 
 def test_the_devices_of_a_node_are_its_capacity() -> None:

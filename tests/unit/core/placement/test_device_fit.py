@@ -240,6 +240,18 @@ def test_a_pod_waits_while_no_partition_that_matches_is_free(wanted: str, node: 
     assert yard.see(user_of("p", "c")).get("p") == node
 
 
+def test_a_node_with_all_partitions_in_use_stays_open_for_a_reclaim() -> None:
+    """Two partitions use one counter. The capacity of the node keeps the second pod away."""
+    parts = [device(f"p{i}", uses=[CounterUse("set", "slices", 1)]) for i in range(2)]
+    whole = published("n2", *parts, counters=[CounterUse("set", "slices", 1)], generation=2)
+    yard = Yard(ev.SliceGone(AT, "n1-1"), ev.SliceObserved(AT, whole))
+    yard.put(waiting("c", ask(1)), waiting("d", ask(1)))
+    assert yard.see(user_of("p", "c")) == {"p": "n2"}
+    yard.put(allocated("c", "n2", "p0"))
+    assert yard.see(user_of("q", "d")) == {}
+    assert yard.why("q")[0] is Rule.CAPACITY
+
+
 def test_all_devices_must_be_free_for_a_request_of_all() -> None:
     yard = Yard()
     yard.put(
@@ -296,6 +308,14 @@ def test_a_pod_waits_while_a_shared_device_has_too_little_left(
     yard.put(allocated("other", "n2", "gpu-0", namespace="sys", consumed=(("memory", 50),)))
     yard.put(waiting("c", ask(1, shares=shares)))
     assert ("p" in yard.see(user_of("p", "c"))) is released
+
+
+def test_a_share_may_be_larger_than_an_idle_device() -> None:
+    shared = device("gpu-0", shared=True, limits=[ShareLimit("memory", 80, 40)])
+    only = published("n2", shared, generation=2)
+    yard = Yard(ev.SliceGone(AT, "n1-1"), ev.SliceObserved(AT, only))
+    yard.put(waiting("c", ask(1, shares=(("memory", 81),))))
+    assert yard.see(user_of("p", "c")) == {}
 
 
 def test_reason_of_a_pod_states_that_all_devices_count_as_those_of_the_largest_node() -> None:
