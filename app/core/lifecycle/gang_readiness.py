@@ -236,10 +236,14 @@ def _record_loss(gang: Gang, uid: Uid) -> None:
 
 
 def _record_smallest_minimum(gang: Gang) -> None:
-    least, tree = gang.min_count_since_release, gang.tree_since_release
+    least, before, tree = gang.min_count_since_release, gang.tree_since_release, gang.group_tree
     gang.min_count_since_release = gang.min_count if least is None else min(least, gang.min_count)
-    if gang.group_tree is not None and (tree is None or gang.group_tree.min_pods < tree.min_pods):
-        gang.tree_since_release = gang.group_tree
+    # A tree without enough child groups, because some were deleted, is no smaller minimum.
+    if tree is not None and (
+        before is None
+        or (not tree.is_possible, tree.min_pods) < (not before.is_possible, before.min_pods)
+    ):
+        gang.tree_since_release = tree
 
 
 def _may_start(gang: Gang) -> bool:

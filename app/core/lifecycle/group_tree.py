@@ -30,6 +30,13 @@ class GroupTree:
         smallest = sorted(child.min_pods for child in self.children)[: self.min_count]
         return sum(smallest) + self.min_count - len(smallest)
 
+    @property
+    def is_possible(self) -> bool:
+        """Return whether enough child groups exist to complete it."""
+        if self.children is None:
+            return True
+        return sum(child.is_possible for child in self.children) >= self.min_count
+
     def is_completed_by(self, present: Mapping[str, int]) -> bool:
         """Return whether this number of pods of each PodGroup completes it."""
         return self.pods_to_complete(present, {}) == []

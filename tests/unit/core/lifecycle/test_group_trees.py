@@ -11,7 +11,7 @@ import pytest
 
 from app.core import events as ev
 from app.core.lifecycle.group_tree import GroupTree
-from app.core.model import Millis, NodeName, Pod, Uid, UnmanagedPod
+from app.core.model import Millis, NodeName, Phase, Pod, Uid, UnmanagedPod
 from app.core.podspec.pod_groups import SIZE_FROM_GROUP, UNBOUNDED, GangDeclaration
 from tests.support.gang_driver import Lead, member
 
@@ -224,6 +224,20 @@ def test_a_larger_tree_evicts_no_released_pod(change: GangDeclaration) -> None:
     lead.hear(*stated(*ONE))
     lead.see(*of("b", 0, 1, 2, 3))
     lead.hear(*stated(change))
+    lead.wait(3_600_000)
+    assert lead.going() == []
+
+
+def test_a_tree_that_loses_a_child_group_evicts_no_released_pod() -> None:
+    """All its pods are released but do not run yet. Then a further pod tells of the change."""
+    lead = Lead()
+    lead.runs = False
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("a", 0, 1), *of("b", 2, 3, 4))
+    lead.hear(ev.GroupGone(AT, "a", B.name))
+    lead.hear(*stated(replace(A, min_count=1)))
+    lead.see(*of("a", 5))
+    lead.see(*(replace(pod, phase=Phase.RUNNING) for pod in list(lead.pods.values())[:5]))
     lead.wait(3_600_000)
     assert lead.going() == []
 
