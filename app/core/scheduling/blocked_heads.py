@@ -100,11 +100,17 @@ class BlockedHeads:
 
         `pools` have nodes that could hold it. A pool that grows need not have such nodes yet.
         """
-        tree = self._registry.usage.tree
         return leaf.may_use_guarantee and any(
-            branch.guarantees and tree.rank(branch, shape, pool).band == GUARANTEED
+            self.is_guaranteed_in(leaf, shape, pool)
             for pool in shape.pools
             if pool in pools or self._may_grow_for(leaf, shape, pool)
+        )
+
+    def is_guaranteed_in(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
+        """Return whether a guarantee in a pool covers the usage there with this workload."""
+        tree = self._registry.usage.tree
+        return any(
+            branch.guarantees and tree.rank(branch, shape, pool).band == GUARANTEED
             for branch in path_to_root(leaf)
         )
 

@@ -451,8 +451,16 @@ class SchedulingCycle:
             heads, key=lambda each: each.leaf.tenant in late
         ):
             assert leaf.head is not None
-            pools = leaf.head[1].pools
-            left = [p for p in pools if is_next or (leaf.parent, p) not in taken]
+            shape = leaf.head[1]
+            left = [
+                pool
+                for pool in shape.pools
+                if is_next
+                or (
+                    (leaf.parent, pool) not in taken
+                    and self._blocked_heads.is_guaranteed_in(leaf, shape, pool)
+                )
+            ]
             if left:
                 found, pending = self._reclaim(leaf, left)
                 effects += found

@@ -21,6 +21,7 @@ from app.core.model import (
     Tenant,
     TenantName,
 )
+from app.core.policy import Reclaim
 from app.core.quantities import PODS
 from app.core.scheduling.release_backoff import FIRST_RECLAIM_PAUSE, LONGEST_RECLAIM_PAUSE
 from app.sim.cluster.virtual_cluster import held_pod
@@ -268,3 +269,20 @@ def test_reclaim_of_one_user_delays_no_other_user_in_another_pool() -> None:
     pod = replace(held_pod("a1", "a", user="two", since=town.now), selector={"kind": "other"})
     town.hear(ev.PodObserved(town.at, pod))
     assert [each.ref.name[0] for each in town.take(EvictForReclaim)] == ["d"]
+
+
+def test_a_second_head_reclaims_only_where_it_is_guaranteed() -> None:
+    """Tenant a has a guarantee in one pool. Both of its users may use both pools."""
+    town, other = EvictionCluster(), PoolName("other")
+    for pool, name in ((POOL, "n"), (other, "m")):
+        kind, resources = str(pool), {GPU: 8, PODS: 110}
+        town.hear(ev.PoolObserved(town.at, Pool(pool, {"kind": kind})))
+        town.hear(ev.NodeObserved(town.at, Node(NodeName(name), {"kind": kind}, resources, True)))
+    town.run(*names("b", range(8)))
+    place(town, NodeName("m"), *names("d", range(8)))
+    town.rule(reclaim=Reclaim.FAIR)
+    town.lead()
+    town.submit("a0")
+    assert [each.ref.name[0] for each in town.take(EvictForReclaim)] == ["b"]
+    town.hear(ev.PodObserved(town.at, held_pod("a1", "a", 2, user="two", since=town.now)))
+    assert town.take(EvictForReclaim) == []
