@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
-from app.core.model import Amounts
+from app.core.model import Amounts, Resource
 from app.core.podspec.device_fractions import CORES, MAX_NODE_DEVICES, MEMORY, WHOLE_CORES
 
 log = logging.getLogger("fairgate.kube")
@@ -46,11 +47,17 @@ def add_hami_devices(node: str, allocatable: Amounts, annotations: Mapping[str, 
     large = {r: offered[r] for r, most in _LIMITS.items() if offered.get(r, 0) > most}
     if not large:
         return offered
-    log.warning(
-        "device amounts ignored: no node has so many devices",
-        extra={"node": node, "amounts": large, "limits": {r: _LIMITS[r] for r in large}},
-    )
+    _warn(node, tuple(large.items()))
     return {resource: value for resource, value in offered.items() if resource not in large}
+
+
+@lru_cache(maxsize=1024)
+def _warn(node: str, amounts: tuple[tuple[Resource, int], ...]) -> None:
+    """Warn once of the amounts of a node: its annotation changes often."""
+    facts = {"amounts": dict(amounts), "limits": {r: _LIMITS[r] for r, _ in amounts}}
+    log.warning(
+        "device amounts ignored: no node has so many devices", extra={"node": node, **facts}
+    )
 
 
 def _with_annotation(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
