@@ -229,7 +229,7 @@ def test_a_larger_tree_evicts_no_released_pod(change: GangDeclaration) -> None:
 
 
 def test_a_tree_that_loses_a_child_group_evicts_no_released_pod() -> None:
-    """All its pods are released but do not run yet. Then a further pod tells of the change."""
+    """All its pods are released but do not run yet. A further pod shows the change."""
     lead = Lead()
     lead.runs = False
     lead.hear(*stated(ROOT, A, B))
