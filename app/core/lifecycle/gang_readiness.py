@@ -119,7 +119,7 @@ class GangReadiness:
         return self._completes_tree(gang, gang.group_tree, uids)
 
     def _completes_release(self, gang: Gang, uids: AbstractSet[Uid]) -> bool:
-        """Return whether these pods are the minimum, or what it was since the first release."""
+        """Return whether these pods are the present minimum, or one since the first release."""
         if gang.group_tree is None:
             return len(uids) >= gang.required_of_released
         before = gang.tree_since_release

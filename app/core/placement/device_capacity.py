@@ -52,7 +52,7 @@ class DeviceCapacity:
         """The claims with devices."""
         self._claims_by_device: dict[DeviceId, dict[ClaimKey, None]] = {}
         self._consumed: dict[DeviceId, dict[str, int]] = {}
-        """What claims consume of the capacities of shared devices."""
+        """The amounts of the capacities of shared devices that claims consume."""
         self._changed: dict[NodeName, None] = {}
         self._nodes_to_recheck: dict[NodeName, None] = {}
         self._has_device_change = False
